@@ -1,0 +1,210 @@
+//! What the core tells: tokens and ends for the callers, and telemetry.
+
+use super::ids::{RequestId, SeqId, Token};
+use super::request::Mode;
+use crate::error::Error;
+use crate::options::Key;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// Why a request ended without an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FinishReason {
+    /// The model ended its answer.
+    Eog,
+    /// `max_tokens` are generated.
+    MaxTokens,
+    /// The request alone filled its context.
+    ContextFull,
+    /// The caller cancelled it.
+    Cancelled,
+}
+
+impl FinishReason {
+    /// The word in completions and events.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Eog => "eog",
+            Self::MaxTokens => "max_tokens",
+            Self::ContextFull => "context_full",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// Where the reused part of a prompt came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PrefixSource {
+    /// The session's own last sequence.
+    Own,
+    /// Another sequence.
+    Donor,
+    /// Nothing was reused.
+    None,
+}
+
+impl PrefixSource {
+    /// The word in events.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Own => "own",
+            Self::Donor => "donor",
+            Self::None => "none",
+        }
+    }
+}
+
+/// What a request used. Unit: tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Of the prompt.
+    pub prompt_tokens: u32,
+    /// Generated, the end-of-generation token excepted.
+    pub generated_tokens: u32,
+    /// Of the prompt, reused instead of computed.
+    pub prefix_cache_tokens: u32,
+}
+
+/// When things happened to a request, from its submission on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timings {
+    /// Waiting for a slot.
+    pub queue: Duration,
+    /// To the first token; to the end, if none came.
+    pub ttft: Duration,
+    /// To the end.
+    pub total: Duration,
+    /// In passes that read the prompt: from the slot to the first token.
+    pub prefill: Duration,
+    /// From the first token to the last.
+    pub decode: Duration,
+}
+
+/// How a request ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Finished {
+    /// Which request.
+    pub request: RequestId,
+    /// How.
+    pub end: Result<FinishReason, Error>,
+    /// What it used.
+    pub usage: Usage,
+    /// When.
+    pub timings: Timings,
+    /// The last sequence that it held.
+    pub seq: Option<SeqId>,
+    /// For telemetry.
+    pub mode: Mode,
+    /// For telemetry.
+    pub session: Option<Key>,
+    /// Where the reused tokens came from.
+    pub prefix_source: PrefixSource,
+    /// Tokens that were really computed of the prompt, recomputation after a park included.
+    pub n_prefilled: u32,
+}
+
+/// What the core tells. `Chunk` and `Finished` go to the request's caller; `Finished` and the rest are telemetry.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Event {
+    /// Text for the caller, in whole characters, with the tokens that made it.
+    Chunk {
+        /// Which request.
+        request: RequestId,
+        /// What the text adds; empty where the tokens have none.
+        text: String,
+        /// The tokens.
+        tokens: Vec<Token>,
+    },
+    /// The one end of a request. `request.done` or `request.exception` in telemetry.
+    Finished(Box<Finished>),
+    /// A forward pass is over.
+    Tick {
+        /// Rows in the pass.
+        batch_size: u32,
+        /// Rows of requests that generate.
+        decode_tokens: u32,
+        /// Rows of prompts.
+        prefill_tokens: u32,
+        /// Slots taken, after the pass.
+        active_slots: u32,
+        /// Requests that wait for a slot.
+        queue_depth: u32,
+        /// Length of the pass.
+        eval: Duration,
+        /// Length of the draws.
+        sample: Duration,
+    },
+    /// A request was taken in.
+    Queued {
+        /// Which request.
+        request: RequestId,
+        /// Of its prompt.
+        prompt_tokens: u32,
+        /// Requests that wait for a slot, this one included.
+        queue_depth: u32,
+        /// For telemetry.
+        mode: Mode,
+        /// For telemetry.
+        session: Option<Key>,
+    },
+    /// A request got a slot.
+    Started {
+        /// Which request.
+        request: RequestId,
+        /// Its sequence.
+        seq: SeqId,
+        /// Of its prompt.
+        prompt_tokens: u32,
+        /// Of its prompt, reused.
+        prefix_cache_tokens: u32,
+        /// Where they came from.
+        prefix_source: PrefixSource,
+        /// Time it waited.
+        queue: Duration,
+        /// For telemetry.
+        mode: Mode,
+        /// For telemetry.
+        session: Option<Key>,
+    },
+    /// A running request gave up its cells to others; nothing of it is lost.
+    Parked {
+        /// Which request.
+        request: RequestId,
+        /// The sequence that it gave up.
+        seq: SeqId,
+        /// Tokens that will be computed again.
+        n_tokens: u32,
+    },
+    /// A parked request goes on.
+    Resumed {
+        /// Which request.
+        request: RequestId,
+        /// Its new sequence.
+        seq: SeqId,
+        /// Tokens found in the cache instead of computed again.
+        prefix_cache_tokens: u32,
+        /// How long it was parked.
+        parked: Duration,
+    },
+    /// Cells ran short.
+    KvPressure {
+        /// Cached sequences that were dropped for it.
+        purged_seq_ids: Vec<SeqId>,
+        /// Times a pass was halved to fit.
+        batch_splits: u32,
+    },
+    /// A prompt shares only a part of the history that its session left: something rewrites earlier turns.
+    PrefixInstability {
+        /// The sequence that was expected to match.
+        seq: SeqId,
+        /// Tokens that did.
+        matched_tokens: u32,
+        /// Tokens that it holds.
+        cached_tokens: u32,
+    },
+    /// The custom strategy failed, or answered what cannot be; the default stood in.
+    StrategyFailed {
+        /// Why.
+        reason: String,
+    },
+}

@@ -1,0 +1,29 @@
+//! The pure core: a scheduler that decides and never does.
+//!
+//! It is sans-IO: no clock, no thread, no log, no environment, no llama.cpp, and no randomness at all. The same inputs
+//! give the same plans. Its contract, in calling order:
+//!
+//! 1. [`Scheduler::submit`], [`Scheduler::cancel`] and [`Scheduler::handle_timeout`] take what happened.
+//! 2. [`Scheduler::plan`] gives the next [`Work`], or nothing. At most one work is under way.
+//! 3. Somebody carries it out ([`crate::backend::Backend`], or Python for a custom strategy).
+//! 4. [`Scheduler::apply`] takes the work back with its [`Outcome`]. A failure is an outcome too, and leads to a new
+//!    plan: every way of recovery can be tested without a fault.
+//! 5. [`Scheduler::poll_event`] until it is empty: tokens and ends for the callers, telemetry.
+//! 6. [`Scheduler::poll_timeout`] says when `handle_timeout` is due at the latest.
+
+mod event;
+mod ids;
+mod request;
+mod stats;
+mod time;
+mod work;
+
+pub use event::{Event, FinishReason, Finished, PrefixSource, Timings, Usage};
+pub use ids::{RequestId, SeqId, SlotId, Token};
+pub use request::{Mode, Request, SamplingParams};
+pub use stats::Stats;
+pub use time::{Time, ms};
+pub use work::{
+    DecodeOutcome, Drawn, Grant, Limits, MemoryKind, Op, OpResult, Outcome, PassStatus, Row, RowOutcome, SeqPositions,
+    StrategyRow, StrategyView, Work,
+};

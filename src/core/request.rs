@@ -1,0 +1,93 @@
+//! What a caller asks for.
+
+use super::ids::{RequestId, Token};
+use crate::options::{Key, RequestOptions, StartOptions};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Whether the caller waits for the whole or follows along. Only telemetry sees the difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Mode {
+    /// `generate`, `chat`.
+    Generate,
+    /// `stream`.
+    Stream,
+}
+
+impl Mode {
+    /// The word in events.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Generate => "generate",
+            Self::Stream => "stream",
+        }
+    }
+}
+
+/// How tokens are drawn, every value settled. The core passes it on to the backend unread.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SamplingParams {
+    /// 0 is greedy.
+    pub temp: f32,
+    /// 0 means all.
+    pub top_k: u32,
+    /// 1 means all.
+    pub top_p: f32,
+    /// 0 means all.
+    pub min_p: f32,
+    /// 1 is off.
+    pub penalty_repeat: f32,
+    /// 0 is off.
+    pub penalty_freq: f32,
+    /// 0 is off.
+    pub penalty_present: f32,
+    /// Last tokens that penalties look at, prompt included; -1 means all.
+    pub penalty_last_n: i32,
+    /// The seed of this request's random stream.
+    pub seed: u64,
+}
+
+impl SamplingParams {
+    /// A request's own values where it gave them, the engine's otherwise; `fresh_seed` where neither gave a seed.
+    pub fn settle(request: &RequestOptions, engine: &StartOptions, fresh_seed: u64) -> Self {
+        Self {
+            temp: request.temp.unwrap_or(engine.temp),
+            top_k: request.top_k.unwrap_or(engine.top_k),
+            top_p: request.top_p.unwrap_or(engine.top_p),
+            min_p: request.min_p.unwrap_or(engine.min_p),
+            penalty_repeat: request.penalty_repeat.unwrap_or(engine.penalty_repeat),
+            penalty_freq: request.penalty_freq.unwrap_or(engine.penalty_freq),
+            penalty_present: request.penalty_present.unwrap_or(engine.penalty_present),
+            penalty_last_n: request.penalty_last_n.unwrap_or(engine.penalty_last_n),
+            seed: request.seed.or(engine.seed).unwrap_or(fresh_seed),
+        }
+    }
+}
+
+/// A request as the core takes it: owned data, every option settled.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Request {
+    /// Ascending, never reused.
+    pub id: RequestId,
+    /// The prompt's tokens.
+    pub prompt: Arc<[Token]>,
+    /// Tokens generated at most.
+    pub max_tokens: u32,
+    /// For telemetry.
+    pub mode: Mode,
+    /// For the backend's sampler.
+    pub sampling: SamplingParams,
+    /// Whether cached tokens are reused and these ones kept.
+    pub cache_prompt: bool,
+    /// The conversation.
+    pub session: Option<Key>,
+    /// The trust boundary.
+    pub scope: Option<Key>,
+    /// Total time from submission.
+    pub timeout: Option<Duration>,
+    /// Time for waiting in the queue.
+    pub queue_timeout: Option<Duration>,
+    /// Time without progress while holding a slot.
+    pub stall_timeout: Option<Duration>,
+}

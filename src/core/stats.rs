@@ -1,0 +1,48 @@
+//! A snapshot of what the core holds.
+
+use serde::{Deserialize, Serialize};
+
+/// Figures of one moment, and sums since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stats {
+    /// Slots taken.
+    pub active_slots: u32,
+    /// Slots free.
+    pub idle_slots: u32,
+    /// Slots whose request still reads its prompt.
+    pub prefilling_slots: u32,
+    /// Requests that wait for a slot, parked ones included.
+    pub queue_depth: u32,
+    /// Requests that were parked and wait to go on.
+    pub parked_requests: u32,
+    /// Slots in total.
+    pub n_parallel: u32,
+    /// Rows of one pass at most.
+    pub n_batch: u32,
+    /// Cached sequences without a request.
+    pub cached_sequences: u32,
+    /// KV cells in use, shared ones once.
+    pub kv_cells_used: u32,
+    /// KV cells in total.
+    pub kv_cells_total: u32,
+    /// Forward passes that were done.
+    pub n_ticks: u64,
+    /// Requests taken in.
+    pub n_submitted: u64,
+    /// Requests that ended, however.
+    pub n_finished: u64,
+    /// Requests that ended by an error.
+    pub n_failed: u64,
+    /// Requests that ended by cancellation.
+    pub n_cancelled: u64,
+    /// Prompt tokens computed.
+    pub n_prefill_tokens: u64,
+    /// Prompt tokens reused.
+    pub n_prefix_cache_tokens: u64,
+    /// Tokens generated.
+    pub n_generated_tokens: u64,
+    /// Times a request was parked.
+    pub n_parked: u64,
+    /// Cached sequences that were dropped for room.
+    pub n_evicted: u64,
+}

@@ -1,0 +1,223 @@
+//! The contract between the core and what computes for it: limits, work and outcomes.
+//!
+//! All of it is owned, serialisable data, so that the same contract serves llama.cpp, the simulator, recording and
+//! replay, and a backend in a child process.
+
+use super::ids::{RequestId, SeqId, Token};
+use super::request::SamplingParams;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The kind of memory that a model has: what its sequences can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MemoryKind {
+    /// Full attention: any prefix of a sequence can be kept.
+    Full,
+    /// Sliding-window attention over so many tokens: a prefix can be kept while its window is still there.
+    SlidingWindow(u32),
+    /// A recurrent state, or one beside attention: a sequence can only be continued where it stands.
+    Recurrent,
+}
+
+/// What a backend can hold and compute, read back from it after it was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// KV cells in total. Unit: tokens.
+    pub n_ctx: u32,
+    /// KV cells of one sequence: `n_ctx` in a unified buffer, a stream's part otherwise.
+    pub n_ctx_seq: u32,
+    /// Rows of one forward pass: at most one ubatch.
+    pub n_batch: u32,
+    /// Sequences that may have rows in a pass: ids `0..n_seq_max`.
+    pub n_seq_max: u32,
+    /// Ids `n_seq_max..n_seq_ids` hold cached sequences: they can be copied from, but not computed. Equal to
+    /// `n_seq_max` where the memory has no such place.
+    pub n_seq_ids: u32,
+    /// Tokens of the vocabulary.
+    pub n_vocab: u32,
+    /// What sequences can do.
+    pub memory: MemoryKind,
+    /// Whether all sequences share one buffer, so that a copy between two of them shares cells and costs nothing.
+    pub kv_unified: bool,
+}
+
+/// One row of a forward pass: one token of one sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Row {
+    /// Whose token it is.
+    pub request: RequestId,
+    /// The sequence that it extends.
+    pub seq: SeqId,
+    /// Its position, counted from 0.
+    pub pos: u32,
+    /// The token.
+    pub token: Token,
+    /// Whether the next token is drawn from this row's logits.
+    pub draws: bool,
+}
+
+/// One thing to do before a forward pass. Carried out in order.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Op {
+    /// Make the request's sampler. It lives until `Close`, also while the request holds no sequence.
+    Open {
+        /// Whose sampler.
+        request: RequestId,
+        /// How it draws.
+        sampling: SamplingParams,
+        /// For penalties.
+        prompt: Arc<[Token]>,
+    },
+    /// Drop the request's sampler.
+    Close(RequestId),
+    /// Let `to`, which is empty, share the first `len` positions of `from`.
+    Copy {
+        /// The donor.
+        from: SeqId,
+        /// The adopter.
+        to: SeqId,
+        /// Positions `0..len`.
+        len: u32,
+    },
+    /// Forget positions `len..` of a sequence. Recurrent memories may refuse.
+    Trim {
+        /// Which sequence.
+        seq: SeqId,
+        /// What stays.
+        len: u32,
+    },
+    /// Forget a sequence. Never fails.
+    Remove(SeqId),
+}
+
+/// What came of one [`Op`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OpResult {
+    /// It is done.
+    Done,
+    /// It is not, and nothing changed; the text says why.
+    Refused(String),
+}
+
+/// What a custom batch strategy sees of one running request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StrategyRow {
+    /// Which request.
+    pub request: RequestId,
+    /// Its sequence.
+    pub seq: SeqId,
+    /// Whether it generates; otherwise it still reads its prompt.
+    pub decoding: bool,
+    /// Tokens that could be computed now: 1 while decoding, the rest of the prompt otherwise.
+    pub n_remaining: u32,
+    /// Tokens computed so far.
+    pub n_computed: u32,
+}
+
+/// What a custom batch strategy sees: a copy, which it may do with as it likes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StrategyView {
+    /// The running requests, oldest first.
+    pub requests: Vec<StrategyRow>,
+    /// Rows to share out.
+    pub budget: u32,
+    /// Rows of one prompt at most.
+    pub chunk_size: u32,
+    /// Requests that wait for a slot.
+    pub queue_depth: u32,
+}
+
+/// How many rows a strategy gives a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// Which request.
+    pub request: RequestId,
+    /// Unit: rows.
+    pub n_rows: u32,
+}
+
+/// What the backend is asked to do. At most one is under way.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Work {
+    /// Samplers and sequences, before the pass that needs them. Apart from it, because what a memory refuses changes
+    /// which rows are valid.
+    Prepare(Vec<Op>),
+    /// One forward pass, sorted by sequence and position, and a draw from each row that draws.
+    Decode(Vec<Row>),
+    /// Ask the custom strategy.
+    Strategy(StrategyView),
+}
+
+/// One token that a sampler drew.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Drawn {
+    /// The token.
+    pub token: Token,
+    /// Its bytes, not always whole characters; none for a control token.
+    pub piece: Vec<u8>,
+    /// Whether it ends the generation.
+    pub is_eog: bool,
+}
+
+/// What one drawing row gave.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RowOutcome {
+    /// Whose row.
+    pub request: RequestId,
+    /// The tokens drawn, in order (several under speculation), or why its sampler failed: then this request fails,
+    /// and no other.
+    pub drawn: Result<Vec<Drawn>, String>,
+}
+
+/// How a forward pass ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PassStatus {
+    /// All rows were computed.
+    Done,
+    /// No room for all rows (`llama_decode` 1); nothing changed.
+    KvFull,
+    /// It was aborted (`llama_decode` 2) or failed; what was kept of it is in `positions`.
+    Failed {
+        /// `llama_decode`'s code.
+        code: i32,
+        /// What is known of the reason.
+        reason: String,
+    },
+}
+
+/// The positions that a sequence holds after a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeqPositions {
+    /// Which sequence.
+    pub seq: SeqId,
+    /// The first position still there (above 0 once a sliding window has moved on), and the last; none if it is empty.
+    pub held: Option<(u32, u32)>,
+}
+
+/// What came of a forward pass.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DecodeOutcome {
+    /// How it ended.
+    pub status: PassStatus,
+    /// One for each row that draws, in the order of the rows; empty unless the pass is done.
+    pub rows: Vec<RowOutcome>,
+    /// Of every sequence in the pass when it failed; of every sequence in use after each pass of a memory that drops
+    /// positions by itself; empty otherwise.
+    pub positions: Vec<SeqPositions>,
+    /// Length of the forward pass.
+    pub eval: Duration,
+    /// Length of the draws.
+    pub sample: Duration,
+}
+
+/// What came of a [`Work`], of the same kind.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Outcome {
+    /// One result for each op.
+    Prepare(Vec<OpResult>),
+    /// What the pass gave.
+    Decode(DecodeOutcome),
+    /// What the custom strategy answered, or why it did not.
+    Strategy(Result<Vec<Grant>, String>),
+}

@@ -1,0 +1,124 @@
+//! Everything that can go wrong, named once.
+//!
+//! Python's exception tree (`python/llama_batch/errors.py`) mirrors this enum: `code` is the join, and a test compares
+//! both. A finish reason is not an error: see [`crate::core::FinishReason`].
+
+use serde::{Deserialize, Serialize};
+
+/// Which of a request's three time limits ran out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TimeoutKind {
+    /// `timeout`: the total, from submission.
+    Total,
+    /// `queue_timeout`: waiting for a slot.
+    Queue,
+    /// `stall_timeout`: holding a slot without making progress.
+    Stall,
+}
+
+impl TimeoutKind {
+    /// The name of the option that set the limit.
+    pub const fn option(self) -> &'static str {
+        match self {
+            Self::Total => "timeout",
+            Self::Queue => "queue_timeout",
+            Self::Stall => "stall_timeout",
+        }
+    }
+}
+
+/// An error that reaches the caller.
+#[derive(Clone, Debug, PartialEq, thiserror::Error, Serialize, Deserialize)]
+pub enum Error {
+    /// An option is unknown, has the wrong type or is out of range.
+    #[error("{0}")]
+    Option(String),
+    /// The model's file or URI does not lead to a file.
+    #[error("{0}")]
+    ModelNotFound(String),
+    /// llama.cpp could not load the model or make a context; the text holds its own reason.
+    #[error("{0}")]
+    ModelLoad(String),
+    /// The model is still loading.
+    #[error("the engine is still loading its model; wait_ready() or await ready() waits for it")]
+    EngineNotReady,
+    /// The engine was closed.
+    #[error("the engine is closed")]
+    EngineClosed,
+    /// The engine thread panicked: a bug of ours. The text is the panic's.
+    #[error("the engine crashed: {0}")]
+    EngineCrashed(String),
+    /// As many requests wait for a slot as `max_queue` allows.
+    #[error("the queue is full: {max_queue} requests wait for a slot (max_queue)")]
+    QueueFull {
+        /// The bound. Unit: requests.
+        max_queue: u32,
+    },
+    /// One of the request's time limits ran out.
+    #[error("the request ran out of time: {} of {limit_s} s", kind.option())]
+    RequestTimeout {
+        /// Which limit.
+        kind: TimeoutKind,
+        /// The limit. Unit: seconds.
+        limit_s: f64,
+    },
+    /// The prompt has no tokens.
+    #[error("the prompt is empty")]
+    EmptyPrompt,
+    /// The prompt can never fit the context.
+    #[error(
+        "the prompt has {n_prompt_tokens} tokens; a request of this engine has room for {n_ctx} (n_ctx), one of them for the answer"
+    )]
+    ContextFull {
+        /// Unit: tokens.
+        n_prompt_tokens: u32,
+        /// What one request may use. Unit: tokens.
+        n_ctx: u32,
+    },
+    /// The prompt holds something that no model input can hold (a lone surrogate, a token id out of range).
+    #[error("{0}")]
+    Prompt(String),
+    /// The chat template is missing or failed.
+    #[error("{0}")]
+    Template(String),
+    /// A forward pass or a draw failed, and so did the retry.
+    #[error("inference failed: {0}")]
+    Inference(String),
+}
+
+impl Error {
+    /// A stable name for programs: the `code` of the Python exception.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Option(_) => "invalid_option",
+            Self::ModelNotFound(_) => "model_not_found",
+            Self::ModelLoad(_) => "load_failed",
+            Self::EngineNotReady => "not_ready",
+            Self::EngineClosed => "closed",
+            Self::EngineCrashed(_) => "crashed",
+            Self::QueueFull { .. } => "queue_full",
+            Self::RequestTimeout { .. } => "timeout",
+            Self::EmptyPrompt => "empty_prompt",
+            Self::ContextFull { .. } => "context_full",
+            Self::Prompt(_) => "invalid_prompt",
+            Self::Template(_) => "invalid_template",
+            Self::Inference(_) => "inference_failed",
+        }
+    }
+
+    /// Whether the same call may succeed later.
+    pub const fn retryable(&self) -> bool {
+        match self {
+            Self::EngineNotReady | Self::QueueFull { .. } | Self::RequestTimeout { .. } | Self::Inference(_) => true,
+            Self::Option(_)
+            | Self::ModelNotFound(_)
+            | Self::ModelLoad(_)
+            | Self::EngineClosed
+            | Self::EngineCrashed(_)
+            | Self::EmptyPrompt
+            | Self::ContextFull { .. }
+            | Self::Prompt(_)
+            | Self::Template(_) => false,
+        }
+    }
+}

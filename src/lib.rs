@@ -1,0 +1,10 @@
+//! llama-batch: continuous batching for llama.cpp, inside Python.
+//!
+//! Start at [`core`]: it decides. [`backend`] computes, [`engine`] joins them on one thread, `py` translates.
+
+pub mod backend;
+pub mod core;
+pub mod engine;
+pub mod error;
+pub mod options;
+pub mod sampling;

@@ -1,0 +1,206 @@
+//! The two tables.
+
+use super::{
+    AttentionType, BatchStrategy, CacheType, FlashAttention, Key, OptionSpec, OptionType, Options, QueueFullPolicy,
+    Range, RopeScaling, SplitMode, StrategyOption, Value,
+};
+use serde::{Deserialize, Serialize};
+
+const INF: f64 = f64::INFINITY;
+
+/// Declares a struct of options together with its table, defaults and reader.
+macro_rules! options {
+    ($(#[$sdoc:meta])* $name:ident {
+        $( $(#[doc = $doc:literal])+ $field:ident : $ty:ty = $default:expr
+            $(, range $min:literal .. $max:expr)? $(, unit $unit:literal)? $(, alias [$($alias:literal),*])? ; )*
+    }) => {
+        $(#[$sdoc])*
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        pub struct $name { $( $(#[doc = $doc])+ pub $field: $ty, )* }
+
+        impl Default for $name {
+            fn default() -> Self { Self { $( $field: $default, )* } }
+        }
+
+        impl Options for $name {
+            fn table() -> Vec<OptionSpec> {
+                let defaults = Self::default();
+                vec![ $( OptionSpec {
+                    name: stringify!($field),
+                    aliases: options!(@aliases $($($alias),*)?),
+                    python_type: <$ty as OptionType>::PYTHON,
+                    optional: <$ty as OptionType>::OPTIONAL,
+                    default: defaults.$field.to_python(),
+                    range: options!(@range $($min, $max)?),
+                    choices: <$ty as OptionType>::choices(),
+                    unit: options!(@unit $($unit)?),
+                    doc: concat!($($doc),+).trim_ascii(),
+                }, )* ]
+            }
+
+            fn set(&mut self, name: &str, value: &Value) -> Result<(), String> {
+                match name {
+                    $( stringify!($field) => {
+                        self.$field = <$ty as OptionType>::read(value, options!(@range $($min, $max)?))?;
+                        Ok(())
+                    } )*
+                    _ => Err("is unknown".into()),
+                }
+            }
+
+            fn clear(&mut self, name: &str) {
+                match name {
+                    $( stringify!($field) => if let Some(none) = <$ty as OptionType>::none() { self.$field = none; }, )*
+                    _ => {}
+                }
+            }
+        }
+    };
+    (@aliases) => { &[] };
+    (@aliases $($alias:literal),*) => { &[$($alias),*] };
+    (@range) => { None };
+    (@range $min:literal, $max:expr) => { Some(Range { min: $min, max: $max }) };
+    (@unit) => { "" };
+    (@unit $unit:literal) => { $unit };
+}
+
+options! {
+    /// Options of `Engine(...)`.
+    StartOptions {
+        /// Layers computed on the accelerator; -1 means all, and without one nothing changes.
+        n_gpu_layers: i32 = 99, range -1.0..65536.0, unit "layers";
+        /// Tokens that the engine holds in total, for running and cached sequences. One request may use all of it, or `n_ctx / n_parallel` with `kv_unified=False`. 0 means the context that the model was trained on.
+        n_ctx: u32 = 8192, range 0.0..16_777_216.0, unit "tokens";
+        /// Requests that run at the same time.
+        n_parallel: u32 = 4, range 1.0..253.0, unit "requests", alias ["max_num_seqs"];
+        /// Largest number of tokens in one forward pass; None means `min(n_ctx, 2048)`.
+        n_batch: Option<u32> = None, range 1.0..65536.0, unit "tokens", alias ["max_num_batched_tokens"];
+        /// Largest number of prompt tokens of one request in one forward pass.
+        chunk_size: u32 = 512, range 1.0..65536.0, unit "tokens";
+        /// Requests that may wait for a slot; one more is refused. 0 removes the bound: a burst is then held by memory alone.
+        max_queue: u32 = 64, unit "requests";
+        /// What a full queue does to a caller: "raise" raises `QueueFullError` at once, "wait" waits for room.
+        queue_full: QueueFullPolicy = QueueFullPolicy::Raise;
+        /// Keep the tokens of finished requests and reuse them where a new prompt begins the same. The default for requests that do not say.
+        cache_prompt: bool = true;
+        /// One KV buffer shared by all requests (True), or an equal part for each (False). None means True.
+        kv_unified: Option<bool> = None;
+        /// Cached sequences kept beside the running ones; None chooses by the kind of memory that the model has.
+        n_cache_seqs: Option<u32> = None, range 0.0..255.0, unit "sequences";
+        /// How a forward pass is shared out between requests: "decode_maximal", "prefill_priority", "balanced", or a callable.
+        batch_strategy: StrategyOption = StrategyOption::Builtin(BatchStrategy::DecodeMaximal);
+
+        /// Default temperature of requests; 0 always takes the likeliest token.
+        temp: f32 = 0.8, range 0.0..1000.0, alias ["temperature"];
+        /// Default number of likeliest tokens that are drawn from; 0 means all.
+        top_k: u32 = 40, unit "tokens";
+        /// Default share of probability that is drawn from; 1 means all of it.
+        top_p: f32 = 0.95, range 0.0..1.0;
+        /// Default smallest probability that is drawn, as a share of the likeliest token's.
+        min_p: f32 = 0.05, range 0.0..1.0;
+        /// Default repetition penalty: logits of recent tokens are divided by it (multiplied where negative); 1 is off.
+        penalty_repeat: f32 = 1.0, range 0.000_001..1000.0, alias ["repeat_penalty", "repetition_penalty"];
+        /// Default frequency penalty: taken off a logit for each recent occurrence; 0 is off.
+        penalty_freq: f32 = 0.0, range -1000.0..1000.0, alias ["frequency_penalty"];
+        /// Default presence penalty: taken off the logit of any recent token; 0 is off.
+        penalty_present: f32 = 0.0, range -1000.0..1000.0, alias ["presence_penalty"];
+        /// Default number of last tokens, prompt included, that penalties look at; -1 means all, 0 none.
+        penalty_last_n: i32 = 64, range -1.0..2_147_483_647.0, unit "tokens", alias ["repeat_last_n"];
+        /// Default seed of requests; None draws one for each.
+        seed: Option<u64> = None;
+
+        /// Threads that compute; 0 means one for each physical core.
+        n_threads: u32 = 0, range 0.0..512.0, unit "threads";
+        /// Threads that compute passes of several tokens; None means as `n_threads`.
+        n_threads_batch: Option<u32> = None, range 0.0..512.0, unit "threads";
+        /// Tokens that llama.cpp computes at once.
+        n_ubatch: u32 = 512, range 1.0..65536.0, unit "tokens";
+        /// Type of the K cells of the KV cache.
+        type_k: CacheType = CacheType::F16;
+        /// Type of the V cells of the KV cache; quantised types need flash attention.
+        type_v: CacheType = CacheType::F16;
+        /// Flash attention: "auto" leaves it to llama.cpp.
+        flash_attn: FlashAttention = FlashAttention::Auto;
+        /// Keep the KV cache on the accelerator.
+        offload_kqv: bool = true;
+        /// Offload operations on host tensors to the accelerator.
+        op_offload: bool = true;
+        /// RoPE scaling; None takes the model's.
+        rope_scaling_type: Option<RopeScaling> = None;
+        /// RoPE base frequency; 0 takes the model's.
+        rope_freq_base: f32 = 0.0, range 0.0..INF;
+        /// RoPE frequency scale; 0 takes the model's.
+        rope_freq_scale: f32 = 0.0, range 0.0..INF;
+        /// YaRN extrapolation mix; -1 takes the model's.
+        yarn_ext_factor: f32 = -1.0, range -1.0..INF;
+        /// YaRN magnitude scale; -1 takes the model's.
+        yarn_attn_factor: f32 = -1.0, range -1.0..INF;
+        /// YaRN low correction dimension; -1 takes the model's.
+        yarn_beta_fast: f32 = -1.0, range -1.0..INF;
+        /// YaRN high correction dimension; -1 takes the model's.
+        yarn_beta_slow: f32 = -1.0, range -1.0..INF;
+        /// YaRN original context; 0 takes the model's.
+        yarn_orig_ctx: u32 = 0, unit "tokens";
+        /// Attention mask; None takes the model's.
+        attention_type: Option<AttentionType> = None;
+        /// Do not let llama.cpp time itself.
+        no_perf: bool = true;
+        /// Keep the whole context of sliding-window layers, so that any prefix of a cached sequence can be reused; takes memory.
+        swa_full: bool = false;
+
+        /// Device that holds the model where `split_mode="none"`.
+        main_gpu: u32 = 0, range 0.0..255.0;
+        /// How the model is split over several devices.
+        split_mode: SplitMode = SplitMode::Layer;
+        /// Share of the model on each device, in proportion; None lets llama.cpp decide.
+        tensor_split: Option<Vec<f32>> = None, range 0.0..INF;
+        /// Map the model's file into memory instead of reading it.
+        use_mmap: bool = true;
+        /// Lock the model into memory.
+        use_mlock: bool = false;
+        /// Read the model past the page cache. Wins over `use_mmap` and `use_mlock`.
+        use_direct_io: bool = false;
+        /// Check the model's tensors while loading.
+        check_tensors: bool = false;
+        /// Names of the devices that may hold the model; None means those that llama.cpp finds, remote ones excepted.
+        devices: Option<Vec<String>> = None;
+    }
+}
+
+options! {
+    /// Options of one request; the engine's own values stand in for those that it shares.
+    RequestOptions {
+        /// Tokens generated at most. 0 only reads the prompt.
+        max_tokens: u32 = 256, range 0.0..2_147_483_647.0, unit "tokens", alias ["n_predict"];
+        /// Time for the whole request, from submission; None means no limit.
+        timeout: Option<f64> = None, range 0.0..1e9, unit "seconds";
+        /// Time for waiting in the queue; None means no limit.
+        queue_timeout: Option<f64> = None, range 0.0..1e9, unit "seconds";
+        /// Time in which a request that holds a slot makes no progress; None means no limit.
+        stall_timeout: Option<f64> = Some(30.0), range 0.0..1e9, unit "seconds";
+        /// Reuse the tokens of earlier requests where the prompt begins the same, and keep this one's; None means as the engine.
+        cache_prompt: Option<bool> = None;
+        /// Names a conversation: its next request prefers the sequence that its last one left. Routes only; send the history each time.
+        session: Option<Key> = None;
+        /// Trust boundary: only tokens of requests with an equal scope are reused. None is a pool of its own.
+        cache_scope: Option<Key> = None;
+        /// Temperature; 0 always takes the likeliest token. None means as the engine, as for all that follow.
+        temp: Option<f32> = None, range 0.0..1000.0, alias ["temperature"];
+        /// Number of likeliest tokens that are drawn from; 0 means all.
+        top_k: Option<u32> = None, unit "tokens";
+        /// Share of probability that is drawn from; 1 means all of it.
+        top_p: Option<f32> = None, range 0.0..1.0;
+        /// Smallest probability that is drawn, as a share of the likeliest token's.
+        min_p: Option<f32> = None, range 0.0..1.0;
+        /// Repetition penalty: logits of recent tokens are divided by it (multiplied where negative); 1 is off.
+        penalty_repeat: Option<f32> = None, range 0.000_001..1000.0, alias ["repeat_penalty", "repetition_penalty"];
+        /// Frequency penalty: taken off a logit for each recent occurrence; 0 is off.
+        penalty_freq: Option<f32> = None, range -1000.0..1000.0, alias ["frequency_penalty"];
+        /// Presence penalty: taken off the logit of any recent token; 0 is off.
+        penalty_present: Option<f32> = None, range -1000.0..1000.0, alias ["presence_penalty"];
+        /// Number of last tokens, prompt included, that penalties look at; -1 means all, 0 none.
+        penalty_last_n: Option<i32> = None, range -1.0..2_147_483_647.0, unit "tokens", alias ["repeat_last_n"];
+        /// Seed of the request's draws; None draws one, which the completion reports.
+        seed: Option<u64> = None;
+    }
+}

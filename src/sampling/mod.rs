@@ -1,0 +1,1 @@
+//! Draws tokens straight from the logits. Free of llama.cpp.
