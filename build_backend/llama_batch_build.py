@@ -1,9 +1,12 @@
-"""The PEP 517 build backend: maturin, plus the tools that building llama.cpp takes and a machine may lack.
+"""The PEP 517 build backend: maturin, plus what building llama.cpp takes and what the built package must remember.
 
 llama.cpp is built by cmake, and its Rust bindings are generated with libclang. Where the system has neither, their
 PyPI wheels are build requirements. They are copied to a stable folder before they are used: pip makes a new temporary
 environment for each build, and cmake writes its own path into its cache, so that a second build would look for a cmake
 that is gone.
+
+The instruction sets that a build takes for granted are written into the package (`cpu-features.txt`), so that
+`llama_batch._cpu` can refuse a CPU that lacks them instead of letting the extension module die of SIGILL.
 
 Run as a program it prints the same environment for a shell, so that `cargo test` and the wheel share one build:
 
@@ -19,16 +22,20 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from types import ModuleType
     from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 CMAKE_REQUIREMENT = "cmake>=3.28"
 LIBCLANG_REQUIREMENT = "libclang>=16"
+PACKAGES = {CMAKE_REQUIREMENT: "cmake", LIBCLANG_REQUIREMENT: "clang"}
 LIBCLANG_PLACES = (
     "/usr/lib/llvm-*/lib/libclang.so*",
     "/usr/lib/llvm-*/lib/libclang-[0-9]*.so*",
@@ -42,15 +49,44 @@ LIBCLANG_PLACES = (
     "C:/Program Files/LLVM/bin/libclang.dll",
 )
 
+# rustc's names of x86 instruction sets, where /proc/cpuinfo has another one.
+LINUX_NAMES = {
+    "sse3": "pni",
+    "sse4.1": "sse4_1",
+    "sse4.2": "sse4_2",
+    "lzcnt": "abm",
+    "sha": "sha_ni",
+    "avx512vbmi2": "avx512_vbmi2",
+    "avx512vnni": "avx512_vnni",
+    "avx512bitalg": "avx512_bitalg",
+    "avx512vpopcntdq": "avx512_vpopcntdq",
+    "avx512bf16": "avx512_bf16",
+    "avx512fp16": "avx512_fp16",
+    "avx512vp2intersect": "avx512_vp2intersect",
+}
+
+
+# --- cmake and libclang ---
+
 
 def tools_folder() -> Path:
     """Where copied tools live: inside cargo's target folder, as long-lived as the build that remembers their path."""
-    return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "build-tools"
+    return (ROOT / os.environ.get("CARGO_TARGET_DIR", "target")).absolute() / "build-tools"
+
+
+def _is_native(program: Path) -> bool:
+    """Whether a program is no launcher of a Python environment, which pip's isolated build would stop from working."""
+    with program.open("rb") as head:
+        return head.read(2) != b"#!" and not zipfile.is_zipfile(program)
 
 
 def lacks_cmake() -> bool:
-    """Whether neither the environment nor PATH names a cmake."""
-    return not os.environ.get("CMAKE") and shutil.which("cmake") is None
+    """Whether neither the environment nor PATH names a cmake of the system."""
+    if os.environ.get("CMAKE"):
+        return False
+    name = "cmake.exe" if os.name == "nt" else "cmake"
+    candidates = [Path(folder) / name for folder in os.get_exec_path()]
+    return not any(os.access(path, os.X_OK) and path.is_file() and _is_native(path) for path in candidates)
 
 
 def lacks_libclang() -> bool:
@@ -116,12 +152,57 @@ def tool_environment() -> dict[str, str]:
             found["LIBCLANG_PATH"] = str(clang / "native")
             includes = _compiler_includes()
             if includes and not os.environ.get("BINDGEN_EXTRA_CLANG_ARGS"):
-                found["BINDGEN_EXTRA_CLANG_ARGS"] = f"-isystem {includes}"
+                found["BINDGEN_EXTRA_CLANG_ARGS"] = shlex.join(["-isystem", includes])
     return found
 
 
+# --- the instruction sets that a build takes for granted ---
+
+
+def rust_flags() -> list[str]:
+    """The flags that cargo gives rustc, found where cargo looks: the environment, else `.cargo/config.toml`."""
+    if "CARGO_ENCODED_RUSTFLAGS" in os.environ:
+        return [flag for flag in os.environ["CARGO_ENCODED_RUSTFLAGS"].split("\x1f") if flag]
+    if "RUSTFLAGS" in os.environ:
+        return os.environ["RUSTFLAGS"].split()
+    config = tomllib.loads((ROOT / ".cargo" / "config.toml").read_text(encoding="utf-8"))
+    flags: list[str] = config["build"]["rustflags"]
+    return flags
+
+
+def _cpu_module() -> ModuleType:
+    path = ROOT / "python" / "llama_batch" / "_cpu.py"
+    spec = importlib.util.spec_from_file_location("llama_batch_cpu", path)
+    assert spec is not None, path
+    assert spec.loader is not None, path
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def cpu_features() -> list[str]:
+    """What the build takes for granted: all that this CPU has where it is tuned to it, else what the flags turn on."""
+    flags = rust_flags()
+    if any(flag.endswith("target-cpu=native") for flag in flags):
+        return sorted(_cpu_module().present() or ())
+    told = subprocess.run(["rustc", "--print", "cfg", *flags], capture_output=True, text=True, check=True).stdout
+    named = [line.split('"')[1] for line in told.splitlines() if line.startswith('target_feature="')]
+    if not any(line == 'target_arch="x86_64"' for line in told.splitlines()):
+        return []  # the baseline of other architectures is what every such CPU has
+    return sorted({LINUX_NAMES.get(name, name) for name in named} & _cpu_module().X86_INSTRUCTION_SETS)
+
+
+def prepare_build() -> None:
+    """What precedes a build: the tools on their stable paths, and the record for the import-time check."""
+    os.environ.update(tool_environment())
+    _cpu_module().RECORD.write_text("\n".join(cpu_features()) + "\n", encoding="ascii")
+
+
+# --- the hooks of PEP 517 and PEP 660 ---
+
+
 def _maturin() -> Any:
-    import maturin  # noqa: PLC0415 - the shell mode below runs without it
+    import maturin  # the shell mode below runs without it
 
     return maturin
 
@@ -150,7 +231,7 @@ prepare_metadata_for_build_editable = prepare_metadata_for_build_wheel
 def build_wheel(
     folder: str, config_settings: Mapping[str, Any] | None = None, metadata_directory: str | None = None
 ) -> str:
-    os.environ.update(tool_environment())
+    prepare_build()
     name: str = _maturin().build_wheel(folder, config_settings, metadata_directory)
     return name
 
@@ -158,7 +239,7 @@ def build_wheel(
 def build_editable(
     folder: str, config_settings: Mapping[str, Any] | None = None, metadata_directory: str | None = None
 ) -> str:
-    os.environ.update(tool_environment())
+    prepare_build()
     name: str = _maturin().build_editable(folder, config_settings, metadata_directory)
     return name
 
@@ -168,25 +249,32 @@ def build_sdist(folder: str, config_settings: Mapping[str, Any] | None = None) -
     return name
 
 
+# --- the shell mode ---
+
+
+def _install_tools(absent: list[str]) -> None:
+    """Install tool packages into a scratch folder, and copy them from there to the stable one."""
+    scratch = tools_folder() / f"pip.{os.getpid()}"
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(scratch), *absent]
+    subprocess.run(install, check=True, stdout=sys.stderr)
+    sys.path.insert(0, str(scratch))
+    importlib.invalidate_caches()
+    for requirement in absent:
+        _stable_copy(PACKAGES[requirement])
+    sys.path.remove(str(scratch))
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
 def main() -> None:
     """Bring the missing tools into the stable folder and print the environment as shell exports."""
-    wanted = {CMAKE_REQUIREMENT: "cmake", LIBCLANG_REQUIREMENT: "clang"}
     absent = [
         requirement
         for requirement in missing_requirements()
-        if not (tools_folder() / wanted[requirement]).is_dir() and _package_folder(wanted[requirement]) is None
+        if not (tools_folder() / PACKAGES[requirement]).is_dir() and _package_folder(PACKAGES[requirement]) is None
     ]
     if absent:
-        scratch = tools_folder() / f"pip.{os.getpid()}"
-        install = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(scratch), *absent]
-        subprocess.run(install, check=True, stdout=sys.stderr)
-        sys.path.insert(0, str(scratch))
-        importlib.invalidate_caches()
-        environment = tool_environment()
-        shutil.rmtree(scratch, ignore_errors=True)
-    else:
-        environment = tool_environment()
-    for name, value in environment.items():
+        _install_tools(absent)
+    for name, value in tool_environment().items():
         print(f"export {name}={shlex.quote(value)}")
 
 
