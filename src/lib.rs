@@ -8,3 +8,4 @@ pub mod engine;
 pub mod error;
 pub mod options;
 pub mod sampling;
+pub mod sim;

@@ -11,16 +11,30 @@
 //! 5. [`Scheduler::poll_event`] until it is empty: tokens and ends for the callers, telemetry.
 //! 6. [`Scheduler::poll_timeout`] says when `handle_timeout` is due at the latest.
 
+#![forbid(unsafe_code)]
+
+mod admit;
+mod apply;
+mod batch;
+mod cells;
+mod check;
 mod event;
+mod finish;
 mod ids;
 mod request;
+mod running;
+mod scheduler;
+mod sequences;
 mod stats;
+mod strategy;
+mod text;
 mod time;
 mod work;
 
 pub use event::{Event, FinishReason, Finished, PrefixSource, Timings, Usage};
 pub use ids::{RequestId, SeqId, SlotId, Token};
 pub use request::{Mode, Request, SamplingParams};
+pub use scheduler::{Scheduler, SchedulerOptions};
 pub use stats::Stats;
 pub use time::{Time, ms};
 pub use work::{

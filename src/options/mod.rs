@@ -43,6 +43,9 @@ pub trait Options: Sized + Default {
     /// The table, in the order of declaration.
     fn table() -> Vec<OptionSpec>;
     /// Set one option by its canonical name.
+    ///
+    /// # Errors
+    /// What is wrong with the value ("must be …").
     fn set(&mut self, name: &str, value: &Value) -> Result<(), String>;
 
     /// Give one option the value that `None` stands for; where `None` is no value of its own, leave it as it is.

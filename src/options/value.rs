@@ -71,7 +71,10 @@ impl Range {
 pub trait OptionType: Sized {
     /// The type as Python's annotations write it.
     const PYTHON: &'static str;
-    /// Read a value that is not `None`; the error is what is wrong with it ("must be …").
+    /// Read a value that is not `None`.
+    ///
+    /// # Errors
+    /// What is wrong with it ("must be …").
     fn read(value: &Value, range: Option<Range>) -> Result<Self, String>;
     /// The default as Python would write it.
     fn to_python(&self) -> String;

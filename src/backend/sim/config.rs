@@ -1,0 +1,144 @@
+//! What is simulated.
+
+use crate::core::{Limits, MemoryKind};
+use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How long a forward pass takes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Latency {
+    /// Of any pass.
+    pub fixed: Duration,
+    /// For each row.
+    pub per_row: Duration,
+}
+
+impl Default for Latency {
+    fn default() -> Self {
+        Self { fixed: Duration::from_millis(10), per_row: Duration::from_millis(2) }
+    }
+}
+
+impl Latency {
+    pub(super) fn pass(&self, n_rows: usize) -> Duration {
+        self.fixed + self.per_row * n_rows as u32
+    }
+}
+
+/// Chances that something fails. Unit: per mille.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FaultRates {
+    /// A pass finds no room.
+    pub kv_full: u32,
+    /// A pass fails, with one of llama.cpp's codes.
+    pub fail: u32,
+    /// A copy is refused.
+    pub refuse_copy: u32,
+    /// A trim is refused.
+    pub refuse_trim: u32,
+    /// A sampler cannot be made.
+    pub refuse_open: u32,
+    /// A draw fails.
+    pub fail_draw: u32,
+}
+
+/// One thing that fails once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Fault {
+    /// A pass finds no room.
+    KvFull,
+    /// A pass fails with this code of `llama_decode`.
+    Fail(i32),
+    /// A copy is refused.
+    RefuseCopy,
+    /// A trim is refused.
+    RefuseTrim,
+    /// A sampler cannot be made.
+    RefuseOpen,
+    /// A draw fails.
+    FailDraw,
+    /// The backend panics in a pass.
+    Panic,
+}
+
+/// A simulated model, context and machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SimConfig {
+    /// KV cells in total.
+    pub n_ctx: u32,
+    /// Slots; decides how many sequences can be computed.
+    pub n_parallel: u32,
+    /// Rows of one pass.
+    pub n_batch: u32,
+    /// Tokens of the vocabulary; at least 512.
+    pub n_vocab: u32,
+    /// What sequences can do.
+    pub memory: MemoryKind,
+    /// One buffer for all sequences.
+    pub kv_unified: bool,
+    /// Of the faults' randomness.
+    pub seed: u64,
+    /// One in so many tokens ends a generation; 0 means none does.
+    pub eog_every: u32,
+    /// Length of passes.
+    pub latency: Latency,
+    /// Let passes really take their time; otherwise it is only told.
+    pub real_time: bool,
+    /// What fails by chance.
+    pub fault_rates: FaultRates,
+}
+
+impl Default for SimConfig {
+    fn default() -> Self {
+        Self {
+            n_ctx: 8192,
+            n_parallel: 4,
+            n_batch: 512,
+            n_vocab: 512,
+            memory: MemoryKind::Full,
+            kv_unified: true,
+            seed: 0,
+            eog_every: 0,
+            latency: Latency::default(),
+            real_time: false,
+            fault_rates: FaultRates::default(),
+        }
+    }
+}
+
+impl SimConfig {
+    /// The limits of such a backend, as llama.cpp would set them.
+    pub fn limits(&self) -> Limits {
+        let forks = self.kv_unified && self.memory == MemoryKind::Full;
+        let n_seq_max = if forks { self.n_parallel + 2 } else { self.n_parallel };
+        Limits {
+            n_ctx: self.n_ctx,
+            n_ctx_seq: if self.kv_unified { self.n_ctx } else { self.n_ctx / self.n_parallel },
+            n_batch: self.n_batch,
+            n_seq_max,
+            n_seq_ids: if forks { 256 } else { n_seq_max },
+            n_vocab: self.n_vocab.max(512),
+            memory: self.memory,
+            kv_unified: self.kv_unified,
+        }
+    }
+}
+
+/// Really wait, in slices, so that an abort is seen; whether it was not aborted.
+pub(super) fn wait(length: Duration, abort: &AtomicBool) -> bool {
+    let slice = Duration::from_millis(1);
+    let mut left = length;
+    while !left.is_zero() {
+        if abort.load(Ordering::Relaxed) {
+            return false;
+        }
+        let now = left.min(slice);
+        std::thread::sleep(now);
+        left -= now;
+    }
+    true
+}

@@ -1,0 +1,282 @@
+//! A backend without a model: seeded tokens, a latency model, injected faults, and llama.cpp's own rules asserted, so
+//! that every test over it is an oracle too.
+//!
+//! The token drawn from a row is a function of the tokens that the cells of its sequence really hold, of the request's
+//! seed and of how many tokens its sampler drew. A wrong copy, trim or position, or a sampler advanced twice, therefore
+//! changes the text.
+
+mod cells;
+mod config;
+mod tokenizer;
+
+pub use config::{Fault, FaultRates, Latency, SimConfig};
+pub use tokenizer::SimTokenizer;
+
+use super::Backend;
+use crate::core::{
+    DecodeOutcome, Drawn, Limits, MemoryKind, Op, OpResult, PassStatus, RequestId, Row, RowOutcome, SamplingParams,
+    SeqId, SeqPositions, Token,
+};
+use cells::Cells;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// The simulated backend.
+#[derive(Debug)]
+pub struct SimBackend {
+    config: SimConfig,
+    limits: Limits,
+    cells: Cells,
+    samplers: BTreeMap<RequestId, Sampler>,
+    injected: VecDeque<Fault>,
+    random: u64,
+    abort: Arc<AtomicBool>,
+}
+
+#[derive(Debug)]
+struct Sampler {
+    seed: u64,
+    n_drawn: u64,
+}
+
+impl SimBackend {
+    /// An empty backend.
+    pub fn new(config: SimConfig) -> Self {
+        let limits = config.limits();
+        Self {
+            cells: Cells::new(limits.n_ctx, limits.n_ctx_seq, limits.kv_unified),
+            random: config.seed,
+            config,
+            limits,
+            samplers: BTreeMap::new(),
+            injected: VecDeque::new(),
+            abort: Arc::default(),
+        }
+    }
+
+    /// Let the next op or pass that the fault can hit fail with it.
+    pub fn inject(&mut self, fault: Fault) {
+        self.injected.push_back(fault);
+    }
+
+    /// Cells in use: the truth that the core's account is held against.
+    pub fn n_cells_used(&self) -> u32 {
+        self.cells.n_used()
+    }
+
+    /// Positions that a sequence holds.
+    pub fn seq_len(&self, seq: SeqId) -> u32 {
+        self.cells.len(seq)
+    }
+
+    /// Requests whose sampler is open.
+    pub fn n_samplers(&self) -> usize {
+        self.samplers.len()
+    }
+
+    fn apply_op(&mut self, op: &Op) -> OpResult {
+        match op {
+            Op::Open { request, sampling, .. } => self.open(*request, sampling),
+            Op::Close(request) => {
+                assert!(self.samplers.remove(request).is_some(), "request {request} has no sampler to close");
+                OpResult::Done
+            }
+            Op::Copy { from, to, len } => self.copy(*from, *to, *len),
+            Op::Trim { seq, len } => self.trim(*seq, *len),
+            Op::Remove(seq) => {
+                self.assert_known(*seq);
+                self.cells.trim(*seq, 0);
+                OpResult::Done
+            }
+        }
+    }
+
+    fn open(&mut self, request: RequestId, sampling: &SamplingParams) -> OpResult {
+        if self.strikes(|fault| *fault == Fault::RefuseOpen, |rates| rates.refuse_open) {
+            return OpResult::Refused("injected: no sampler".into());
+        }
+        let sampler = Sampler { seed: if sampling.temp > 0.0 { sampling.seed } else { 0 }, n_drawn: 0 };
+        assert!(self.samplers.insert(request, sampler).is_none(), "request {request} has two samplers");
+        OpResult::Done
+    }
+
+    fn copy(&mut self, from: SeqId, to: SeqId, len: u32) -> OpResult {
+        self.assert_known(from);
+        self.assert_known(to);
+        assert!(self.limits.kv_unified, "a copy between two streams leaks one into the other");
+        assert_eq!(self.cells.len(to), 0, "a copy into a sequence that is not empty");
+        if self.strikes(|fault| *fault == Fault::RefuseCopy, |rates| rates.refuse_copy) {
+            return OpResult::Refused("injected: copy refused".into());
+        }
+        self.cells.copy(from, to, len);
+        OpResult::Done
+    }
+
+    fn trim(&mut self, seq: SeqId, len: u32) -> OpResult {
+        self.assert_known(seq);
+        let shortens = len < self.cells.len(seq);
+        if shortens && self.limits.memory == MemoryKind::Recurrent {
+            return OpResult::Refused("a recurrent state cannot go back".into());
+        }
+        if self.strikes(|fault| *fault == Fault::RefuseTrim, |rates| rates.refuse_trim) {
+            return OpResult::Refused("injected: trim refused".into());
+        }
+        self.cells.trim(seq, len);
+        OpResult::Done
+    }
+
+    fn assert_known(&self, seq: SeqId) {
+        assert!(seq.0 < self.limits.n_seq_ids, "sequence {seq} is out of range: llama.cpp would abort");
+    }
+
+    /// What llama.cpp asserts or refuses, and what the contract asks.
+    fn assert_rows(&self, rows: &[Row]) {
+        assert!(!rows.is_empty() && rows.len() as u32 <= self.limits.n_batch, "1 to n_batch rows in a pass");
+        assert!(rows.is_sorted_by_key(|row| (row.seq, row.pos)), "rows are sorted by sequence and position");
+        let mut next: BTreeMap<SeqId, u32> = BTreeMap::new();
+        for row in rows {
+            assert!(row.seq.0 < self.limits.n_seq_max, "sequence {} cannot be computed", row.seq);
+            assert!(u32::try_from(row.token).is_ok_and(|t| t < self.limits.n_vocab), "token {} is unknown", row.token);
+            let pos = next.entry(row.seq).or_insert_with(|| self.cells.len(row.seq));
+            assert_eq!(row.pos, *pos, "positions of sequence {} follow each other", row.seq);
+            *pos += 1;
+            assert!(!row.draws || self.samplers.contains_key(&row.request), "request {} cannot draw", row.request);
+        }
+    }
+
+    fn draw(&mut self, row: &Row) -> RowOutcome {
+        if self.strikes(|fault| *fault == Fault::FailDraw, |rates| rates.fail_draw) {
+            return RowOutcome { request: row.request, drawn: Err("injected: the sampler failed".into()) };
+        }
+        let context = self.cells.hash_at(row.seq, row.pos);
+        let last = row.token;
+        let Some(sampler) = self.samplers.get_mut(&row.request) else {
+            return RowOutcome { request: row.request, drawn: Err("no sampler".into()) };
+        };
+        sampler.n_drawn += 1;
+        let stream = mix(sampler.seed.wrapping_add(sampler.n_drawn));
+        let token = tokenizer::next_token(mix(context ^ stream), last, &self.config);
+        let drawn = Drawn { token, piece: tokenizer::piece(token), is_eog: token == tokenizer::EOG };
+        RowOutcome { request: row.request, drawn: Ok(vec![drawn]) }
+    }
+
+    /// Whether a fault hits: an injected one that fits, or by chance.
+    fn strikes(&mut self, fits: impl Fn(&Fault) -> bool, rate: impl Fn(&FaultRates) -> u32) -> bool {
+        if let Some(at) = self.injected.iter().position(fits) {
+            self.injected.remove(at);
+            return true;
+        }
+        let rate = rate(&self.config.fault_rates);
+        rate > 0 && self.chance() % 1000 < u64::from(rate)
+    }
+
+    fn chance(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.random)
+    }
+
+    /// The fault that hits this pass, if any, with the number of rows that stay.
+    fn pass_fault(&mut self, n_rows: usize) -> Option<(PassStatus, usize)> {
+        if self.strikes(|fault| *fault == Fault::KvFull, |rates| rates.kv_full) {
+            return Some((PassStatus::KvFull, 0));
+        }
+        let injected = self.injected.iter().position(|fault| matches!(fault, Fault::Fail(_)));
+        let code = match injected.and_then(|at| self.injected.remove(at)) {
+            Some(Fault::Fail(code)) => code,
+            Some(
+                Fault::KvFull
+                | Fault::RefuseOpen
+                | Fault::RefuseCopy
+                | Fault::RefuseTrim
+                | Fault::FailDraw
+                | Fault::Panic,
+            )
+            | None => {
+                let rate = u64::from(self.config.fault_rates.fail);
+                if rate == 0 || self.chance() % 1000 >= rate {
+                    return None;
+                }
+                [2, -1, -2, -3][(self.chance() % 4) as usize]
+            }
+        };
+        // Earlier ubatches stay after an abort or a failed computation; an invalid batch changes nothing.
+        let n_kept = if code == -1 { 0 } else { (self.chance() % (n_rows as u64)) as usize };
+        Some((PassStatus::Failed { code, reason: "injected".into() }, n_kept))
+    }
+
+    fn positions(&self, seqs: impl Iterator<Item = SeqId>) -> Vec<SeqPositions> {
+        seqs.map(|seq| SeqPositions { seq, held: self.held(seq) }).collect()
+    }
+
+    fn held(&self, seq: SeqId) -> Option<(u32, u32)> {
+        let len = self.cells.len(seq);
+        let first = match self.limits.memory {
+            MemoryKind::SlidingWindow(window) => len.saturating_sub(window),
+            MemoryKind::Full | MemoryKind::Recurrent => 0,
+        };
+        (len > 0).then(|| (first, len - 1))
+    }
+
+    fn failed(&self, rows: &[Row], status: PassStatus) -> DecodeOutcome {
+        let mut seqs: Vec<SeqId> = rows.iter().map(|row| row.seq).collect();
+        seqs.dedup();
+        DecodeOutcome {
+            status,
+            rows: Vec::new(),
+            positions: self.positions(seqs.into_iter()),
+            eval: self.config.latency.pass(rows.len()),
+            sample: Duration::ZERO,
+        }
+    }
+}
+
+impl Backend for SimBackend {
+    fn limits(&self) -> Limits {
+        self.limits.clone()
+    }
+
+    fn prepare(&mut self, ops: &[Op]) -> Vec<OpResult> {
+        ops.iter().map(|op| self.apply_op(op)).collect()
+    }
+
+    fn decode(&mut self, rows: &[Row]) -> DecodeOutcome {
+        self.assert_rows(rows);
+        assert!(!self.strikes(|fault| *fault == Fault::Panic, |_| 0), "injected: the backend panics");
+        let eval = self.config.latency.pass(rows.len());
+        if let Some((status, n_kept)) = self.pass_fault(rows.len()) {
+            self.cells.append(&rows[..n_kept]);
+            return self.failed(rows, status);
+        }
+        if !self.cells.have_room_for(rows) {
+            return self.failed(rows, PassStatus::KvFull);
+        }
+        if self.config.real_time && !config::wait(eval, &self.abort) {
+            return self.failed(rows, PassStatus::Failed { code: 2, reason: "aborted".into() });
+        }
+        self.cells.append(rows);
+        let drawn: Vec<RowOutcome> = rows.iter().filter(|row| row.draws).map(|row| self.draw(row)).collect();
+        let positions = match self.limits.memory {
+            MemoryKind::SlidingWindow(_) => self.positions(self.cells.sequences().into_iter()),
+            MemoryKind::Full | MemoryKind::Recurrent => Vec::new(),
+        };
+        DecodeOutcome { status: PassStatus::Done, rows: drawn, positions, eval, sample: Duration::ZERO }
+    }
+
+    fn abort_flag(&self) -> Option<Arc<AtomicBool>> {
+        (self.limits.memory != MemoryKind::Recurrent).then(|| Arc::clone(&self.abort))
+    }
+}
+
+/// The finaliser of splitmix64 (Steele, Lea and Flood, 2014).
+pub(super) fn mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// What a sequence's text depends on, extended by one token.
+pub(super) fn extend_hash(hash: u64, token: Token) -> u64 {
+    mix(hash.wrapping_mul(0x0100_0000_01b3) ^ u64::from(token.unsigned_abs()).wrapping_add(1))
+}

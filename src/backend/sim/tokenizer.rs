@@ -1,0 +1,71 @@
+//! The simulated vocabulary: bytes, a few words, and a llama whose four bytes are four tokens.
+
+use super::SimConfig;
+use crate::backend::Tokenizer;
+use crate::core::Token;
+use crate::error::Error;
+
+/// Ends a generation.
+pub(super) const EOG: Token = 256;
+/// Words start here.
+const FIRST_WORD: Token = 258;
+/// The first of four tokens that are one character.
+const LLAMA: Token = 300;
+const LLAMA_BYTES: [u8; 4] = [0xf0, 0x9f, 0xa6, 0x99];
+const N_VOCAB_MIN: Token = 512;
+
+/// Text is its UTF-8 bytes, one token each.
+#[derive(Clone, Copy, Debug)]
+pub struct SimTokenizer {
+    n_vocab: u32,
+}
+
+impl SimTokenizer {
+    /// The tokenizer of a simulated model.
+    pub fn new(config: &SimConfig) -> Self {
+        Self { n_vocab: config.limits().n_vocab }
+    }
+}
+
+impl Tokenizer for SimTokenizer {
+    fn n_vocab(&self) -> u32 {
+        self.n_vocab
+    }
+
+    fn tokenize(&self, text: &str, _add_special: bool, _parse_special: bool) -> Result<Vec<Token>, Error> {
+        Ok(text.bytes().map(Token::from).collect())
+    }
+
+    fn piece(&self, token: Token, _special: bool) -> Vec<u8> {
+        piece(token)
+    }
+
+    fn is_eog(&self, token: Token) -> bool {
+        token == EOG
+    }
+}
+
+/// The bytes of a token.
+pub(super) fn piece(token: Token) -> Vec<u8> {
+    match token {
+        0..EOG => vec![token as u8],
+        LLAMA..304 => vec![LLAMA_BYTES[(token - LLAMA) as usize]],
+        FIRST_WORD.. => format!(" w{token}").into_bytes(),
+        _ => Vec::new(),
+    }
+}
+
+/// The token that follows, from a hash of all that it depends on. A llama that has begun is finished first.
+pub(super) fn next_token(hash: u64, last: Token, config: &SimConfig) -> Token {
+    if (LLAMA..LLAMA + 3).contains(&last) {
+        return last + 1;
+    }
+    if config.eog_every > 0 && hash.is_multiple_of(u64::from(config.eog_every)) {
+        return EOG;
+    }
+    let words = (N_VOCAB_MIN - 304) as u64;
+    match (hash >> 32) % 16 {
+        0 => LLAMA,
+        _ => 304 + ((hash >> 8) % words) as Token,
+    }
+}

@@ -1,0 +1,142 @@
+//! Admission: who gets a slot, and with which prefix.
+
+use super::event::{Event, PrefixSource};
+use super::ids::{RequestId, SeqId, SlotId};
+use super::running::{Live, Place};
+use super::scheduler::Scheduler;
+use super::sequences::{Holder, Match, common_prefix};
+use super::time::Time;
+use super::work::Op;
+
+/// Cells kept for the next tokens of each running request, so that who comes in is not parked again at once.
+const HEADROOM: u32 = 32;
+
+impl Scheduler {
+    /// Give free slots to those who were parked, then to those who wait, each in order of arrival. Nobody overtakes: a
+    /// request that does not fit yet keeps those behind it waiting, or a stream of small ones would starve it.
+    pub(super) fn admit(&mut self, now: Time) {
+        while let Some(slot) = self.free_slot() {
+            let Some(id) = self.next_in_line() else { return };
+            let found = self.prefix_for(id);
+            if !self.fits(id, found) {
+                return;
+            }
+            self.start(now, id, slot, found);
+        }
+    }
+
+    pub(super) fn next_in_line(&self) -> Option<RequestId> {
+        self.parked.first().or_else(|| self.waiting.first()).copied()
+    }
+
+    pub(super) fn prefix_for(&self, id: RequestId) -> Option<Match> {
+        let live = &self.live[&id];
+        if live.request.cache_prompt { self.sequences.best_match(&live.request, &live.tokens) } else { None }
+    }
+
+    /// Whether the cells of a request, and those that the running ones will need soon, can be had by evicting nothing
+    /// but cached sequences. A request that runs alone always fits: longer prompts were refused at submission.
+    pub(super) fn fits(&self, id: RequestId, found: Option<Match>) -> bool {
+        if !self.limits.kv_unified || self.running_ids().next().is_none() {
+            return true;
+        }
+        let live = &self.live[&id];
+        let needed = live.n_tokens() - found.map_or(0, |found| found.len) + headroom(live);
+        let promised: u32 =
+            self.running_ids().map(|id| &self.live[&id]).map(|live| live.n_remaining() + headroom(live)).sum();
+        let kept = self.sequences.running().chain(found.map(|found| found.seq));
+        needed + promised + self.sequences.cells.n_held_by(kept) <= self.limits.n_ctx
+    }
+
+    fn start(&mut self, now: Time, id: RequestId, slot: SlotId, found: Option<Match>) {
+        self.tell_instability(id, found);
+        let (seq, found) = self.take_sequence(now, id, found);
+        self.sequences.hold(seq, Holder::Request(id));
+        self.slots[slot.0 as usize] = Some(id);
+        self.waiting.remove(&id);
+        self.parked.remove(&id);
+        self.n_admitted += 1;
+        let n_admitted = self.n_admitted;
+        let live = self.live.get_mut(&id).expect("who is in line is alive");
+        if !live.has_sampler {
+            live.has_sampler = true;
+            self.ops.push(Op::Open {
+                request: id,
+                sampling: live.request.sampling.clone(),
+                prompt: live.request.prompt.clone(),
+            });
+        }
+        match live.place {
+            Place::Parked { since } => live.parked_for = Some(now - since),
+            Place::Waiting => {
+                live.started_at = Some(now);
+                live.admitted_no = n_admitted;
+            }
+            Place::Running { .. } => panic!("request {id} is started twice"),
+        }
+        live.place = Place::Running { slot, seq };
+        live.last_seq = Some(seq);
+        live.n_computed = found.map_or(0, |found| found.len);
+        live.found =
+            found.map_or(PrefixSource::None, |found| if found.own { PrefixSource::Own } else { PrefixSource::Donor });
+        live.progressed_at = now;
+        self.starting.push(id);
+    }
+
+    /// A sequence id for a request, and the prefix that it really gets.
+    fn take_sequence(&mut self, now: Time, id: RequestId, found: Option<Match>) -> (SeqId, Option<Match>) {
+        if self.sequences.forks() {
+            let seq = self.sequences.free_computed_id().expect("running requests never outnumber computed ids");
+            if let Some(found) = found {
+                self.ops.push(Op::Copy { from: found.seq, to: seq, len: found.len });
+                if let Some(cached) = self.sequences.cached_mut(found.seq) {
+                    cached.last_used = now;
+                }
+            }
+            return (seq, found);
+        }
+        // Without ids to fork from, the cached sequence itself is taken over and loses its tail. That is worth it only
+        // for a match that matters.
+        let n_tokens = self.live[&id].n_tokens();
+        if let Some(found) = found {
+            let n_cached = self.sequences.cells.len(found.seq);
+            if found.len == n_cached || found.own || u64::from(found.len) * 10 > u64::from(n_tokens) {
+                if found.len < n_cached {
+                    self.ops.push(Op::Trim { seq: found.seq, len: found.len });
+                }
+                return (found.seq, Some(found));
+            }
+        }
+        if let Some(seq) = self.sequences.free_computed_id() {
+            return (seq, None);
+        }
+        let seq = self.sequences.victim(None).expect("an id is free or holds a cached sequence");
+        self.drop_cached(seq);
+        self.totals.n_evicted += 1;
+        (seq, None)
+    }
+
+    /// A session whose prompt departs early from its own history is told: something rewrites earlier turns. A common
+    /// beginning with other conversations, such as a system prompt, never is.
+    fn tell_instability(&mut self, id: RequestId, found: Option<Match>) {
+        let live = &self.live[&id];
+        if !live.request.cache_prompt || live.place != Place::Waiting {
+            return;
+        }
+        let Some((seq, cached)) = self.sequences.session_sequence(&live.request) else { return };
+        let matched = common_prefix(&cached.tokens, &live.tokens);
+        let n_cached = cached.tokens.len();
+        let rewritten = n_cached >= 64 && matched * 10 > n_cached && matched * 2 < n_cached;
+        if rewritten && found.is_none_or(|found| found.len as usize <= matched) {
+            self.events.push_back(Event::PrefixInstability {
+                seq,
+                matched_tokens: matched as u32,
+                cached_tokens: n_cached as u32,
+            });
+        }
+    }
+}
+
+fn headroom(live: &Live) -> u32 {
+    live.request.max_tokens.saturating_sub(live.n_generated()).min(HEADROOM)
+}

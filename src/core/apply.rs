@@ -1,0 +1,258 @@
+//! What came of the work: tokens drawn, prefixes refused, passes that failed.
+
+use super::event::{Event, FinishReason, PrefixSource};
+use super::ids::{RequestId, SeqId};
+use super::running::Place;
+use super::scheduler::Scheduler;
+use super::sequences::Holder;
+use super::time::Time;
+use super::work::{DecodeOutcome, Drawn, MemoryKind, Op, OpResult, PassStatus, Row, RowOutcome, SeqPositions};
+use crate::error::Error;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Failed passes in a row after which a request that was in them fails.
+const MAX_FAILURES: u32 = 2;
+
+impl Scheduler {
+    pub(super) fn apply_prepare(&mut self, now: Time, ops: Vec<Op>, results: Vec<OpResult>) {
+        assert_eq!(ops.len(), results.len(), "one result for each op");
+        for (op, result) in ops.into_iter().zip(results) {
+            match op {
+                Op::Open { request, .. } => self.apply_open(now, request, result),
+                Op::Close(_) => {}
+                Op::Copy { from, to, len } => {
+                    if result == OpResult::Done && self.sequences.cells.len(from) >= len {
+                        self.sequences.cells.copy(from, to, len);
+                    } else {
+                        self.forget_prefix(to);
+                    }
+                }
+                Op::Trim { seq, len } => match result {
+                    OpResult::Done => self.sequences.cells.trim(seq, len),
+                    OpResult::Refused(_) => self.forget_prefix(seq),
+                },
+                Op::Remove(seq) => self.sequences.cells.trim(seq, 0),
+            }
+        }
+        for id in std::mem::take(&mut self.starting) {
+            self.tell_start(id);
+        }
+    }
+
+    fn apply_open(&mut self, now: Time, request: RequestId, result: OpResult) {
+        let OpResult::Refused(reason) = result else { return };
+        if let Some(live) = self.live.get_mut(&request) {
+            live.has_sampler = false;
+        }
+        self.end(now, request, Err(Error::Inference(reason)));
+    }
+
+    /// A prefix could not be had: the sequence starts from nothing.
+    fn forget_prefix(&mut self, seq: SeqId) {
+        match self.sequences.holder(seq) {
+            Some(Holder::Request(id)) => {
+                if let Some(live) = self.live.get_mut(id) {
+                    live.n_computed = 0;
+                    live.found = PrefixSource::None;
+                }
+            }
+            Some(Holder::Cached(_)) => {
+                self.sequences.release(seq);
+            }
+            None => {}
+        }
+        self.ops.push(Op::Remove(seq));
+    }
+
+    fn tell_start(&mut self, id: RequestId) {
+        let Some(live) = self.live.get_mut(&id) else { return };
+        let Place::Running { seq, .. } = live.place else { return };
+        if let Some(parked) = live.parked_for.take() {
+            let prefix_cache_tokens = live.n_computed;
+            self.events.push_back(Event::Resumed { request: id, seq, prefix_cache_tokens, parked });
+            return;
+        }
+        live.prefix_source = live.found;
+        live.prefix_cache_tokens = live.n_computed;
+        self.totals.n_prefix_cache_tokens += u64::from(live.n_computed);
+        self.events.push_back(Event::Started {
+            request: id,
+            seq,
+            prompt_tokens: live.n_prompt(),
+            prefix_cache_tokens: live.prefix_cache_tokens,
+            prefix_source: live.prefix_source,
+            queue: live.started_at.map_or(Duration::ZERO, |at| at - live.submitted_at),
+            mode: live.request.mode,
+            session: live.request.session.clone(),
+        });
+    }
+
+    pub(super) fn apply_decode(&mut self, now: Time, rows: &[Row], outcome: DecodeOutcome) {
+        match outcome.status {
+            PassStatus::Done => self.pass_done(now, rows, outcome),
+            PassStatus::KvFull => self.pass_full(now, rows),
+            PassStatus::Failed { code, reason } => self.pass_failed(now, rows, &outcome.positions, code, &reason),
+        }
+    }
+
+    fn pass_done(&mut self, now: Time, rows: &[Row], outcome: DecodeOutcome) {
+        let n_decode = self.advance(now, rows);
+        for row in outcome.rows {
+            self.apply_row(now, row);
+        }
+        self.finish_prompt_only(now, rows);
+        self.note_positions(&outcome.positions);
+        self.row_cap = None;
+        self.totals.n_ticks += 1;
+        if !self.pressure.purged.is_empty() || self.pressure.n_splits > 0 {
+            let pressure = std::mem::take(&mut self.pressure);
+            self.events
+                .push_back(Event::KvPressure { purged_seq_ids: pressure.purged, batch_splits: pressure.n_splits });
+        }
+        self.events.push_back(Event::Tick {
+            batch_size: rows.len() as u32,
+            decode_tokens: n_decode,
+            prefill_tokens: rows.len() as u32 - n_decode,
+            active_slots: self.running_ids().count() as u32,
+            queue_depth: self.queue_depth(),
+            eval: outcome.eval,
+            sample: outcome.sample,
+        });
+    }
+
+    /// Count the rows as computed; how many of them were decode rows.
+    fn advance(&mut self, now: Time, rows: &[Row]) -> u32 {
+        let mut n_decode = 0;
+        for (request, n_rows) in rows_by_request(rows) {
+            let Some(live) = self.live.get_mut(&request) else { continue };
+            let Place::Running { seq, .. } = live.place else { continue };
+            if live.is_decoding() {
+                n_decode += 1;
+                self.last_served = Some(request);
+            } else {
+                live.n_prefilled += n_rows;
+                self.totals.n_prefill_tokens += u64::from(n_rows);
+            }
+            live.n_computed += n_rows;
+            live.n_failures = 0;
+            live.progressed_at = now;
+            self.sequences.cells.extend(seq, n_rows);
+        }
+        n_decode
+    }
+
+    /// The tokens that one row drew.
+    fn apply_row(&mut self, now: Time, row: RowOutcome) {
+        let id = row.request;
+        match row.drawn {
+            Err(reason) => self.end(now, id, Err(Error::Inference(reason))),
+            Ok(drawn) => {
+                for token in drawn {
+                    if self.live.get(&id).is_none_or(|live| live.doomed.is_some()) {
+                        return;
+                    }
+                    self.take_token(now, id, &token);
+                }
+            }
+        }
+    }
+
+    fn take_token(&mut self, now: Time, id: RequestId, drawn: &Drawn) {
+        let n_ctx_seq = self.limits.n_ctx_seq;
+        let Some(live) = self.live.get_mut(&id) else { return };
+        live.first_token_at.get_or_insert(now);
+        live.last_token_at = Some(now);
+        if drawn.is_eog {
+            return self.end(now, id, Ok(FinishReason::Eog));
+        }
+        live.tokens.push(drawn.token);
+        self.totals.n_generated_tokens += 1;
+        if let Some((text, tokens)) = live.text.push(drawn.token, &drawn.piece) {
+            self.events.push_back(Event::Chunk { request: id, text, tokens });
+        }
+        if live.n_generated() >= live.request.max_tokens {
+            self.end(now, id, Ok(FinishReason::MaxTokens));
+        } else if live.n_tokens() > n_ctx_seq {
+            self.end(now, id, Ok(FinishReason::ContextFull));
+        }
+    }
+
+    /// Requests that asked for no token end with their prompt.
+    fn finish_prompt_only(&mut self, now: Time, rows: &[Row]) {
+        for (request, _) in rows_by_request(rows) {
+            let over = self.live.get(&request).is_some_and(|l| l.request.max_tokens == 0 && l.n_remaining() == 0);
+            if over {
+                self.end(now, request, Ok(FinishReason::MaxTokens));
+            }
+        }
+    }
+
+    /// A memory that drops positions by itself says what is left.
+    fn note_positions(&mut self, positions: &[SeqPositions]) {
+        for at in positions {
+            let pos_min = at.held.map_or(0, |(first, _)| first);
+            let request = match self.sequences.holder(at.seq) {
+                Some(Holder::Request(id)) => Some(*id),
+                Some(Holder::Cached(_)) | None => None,
+            };
+            if let Some(live) = request.and_then(|id| self.live.get_mut(&id)) {
+                live.pos_min = pos_min;
+            } else if let Some(cached) = self.sequences.cached_mut(at.seq) {
+                cached.pos_min = pos_min;
+            }
+        }
+    }
+
+    /// The backend has no room although the account has: evict, else halve the pass, else let one yield.
+    fn pass_full(&mut self, now: Time, rows: &[Row]) {
+        if let Some(victim) = self.sequences.victim(None) {
+            self.evict(victim);
+        } else if rows.len() > 1 {
+            self.row_cap = Some(rows.len() as u32 / 2);
+            self.pressure.n_splits += 1;
+        } else {
+            self.yield_one(now);
+        }
+    }
+
+    /// Go back to what the backend really holds; who was in two failed passes in a row fails.
+    fn pass_failed(&mut self, now: Time, rows: &[Row], positions: &[SeqPositions], code: i32, reason: &str) {
+        const ABORTED: i32 = 2;
+        for (request, _) in rows_by_request(rows) {
+            let Some(live) = self.live.get_mut(&request) else { continue };
+            let Place::Running { seq, .. } = live.place else { continue };
+            if code != ABORTED {
+                live.n_failures += 1;
+            }
+            let held = positions.iter().find(|at| at.seq == seq).and_then(|at| at.held);
+            let n_held = held.map_or(0, |(_, last)| last + 1);
+            // A recurrent state says nothing reliable of its position after a failure; elsewhere the last token is
+            // computed again for its logits, which are lost.
+            let n_kept = match self.limits.memory {
+                MemoryKind::Recurrent => 0,
+                MemoryKind::Full | MemoryKind::SlidingWindow(_) => n_held.min(live.n_tokens() - 1),
+            };
+            live.n_computed = n_kept;
+            let failed = live.n_failures >= MAX_FAILURES;
+            self.sequences.cells.set_len(seq, n_held);
+            if n_kept == 0 {
+                self.ops.push(Op::Remove(seq));
+            } else if n_kept < n_held {
+                self.ops.push(Op::Trim { seq, len: n_kept });
+            }
+            if failed {
+                self.end(now, request, Err(Error::Inference(format!("{reason} (llama_decode returned {code})"))));
+            }
+        }
+    }
+}
+
+/// How many rows each request has in a pass, in the order of the rows.
+fn rows_by_request(rows: &[Row]) -> BTreeMap<RequestId, u32> {
+    let mut counts = BTreeMap::new();
+    for row in rows {
+        *counts.entry(row.request).or_default() += 1;
+    }
+    counts
+}

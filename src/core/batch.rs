@@ -1,0 +1,152 @@
+//! The next forward pass: shared out by the strategy, fitted into the KV cells that are left.
+
+use super::event::{Event, FinishReason};
+use super::ids::{RequestId, SeqId};
+use super::running::Place;
+use super::scheduler::Scheduler;
+use super::strategy;
+use super::time::Time;
+use super::work::{Grant, Op, Row, StrategyRow, StrategyView, Work};
+use crate::options::{BatchStrategy, StrategyOption};
+use std::collections::BTreeMap;
+
+impl Scheduler {
+    /// A pass over the running requests; nothing where ops have to come first, or nobody runs.
+    pub(super) fn plan_pass(&mut self, now: Time) -> Option<Work> {
+        while self.running_ids().next().is_some() {
+            let view = self.view();
+            let grants = match self.options.batch_strategy {
+                StrategyOption::Builtin(built_in) => strategy::share(built_in, &view, self.last_served),
+                StrategyOption::Callable(_) => match self.custom_grants.take() {
+                    None => return Some(Work::Strategy(view)),
+                    Some(answer) => self.custom_or_default(&view, answer),
+                },
+            };
+            let grants = self.fit_cells(now, grants);
+            if !self.ops.is_empty() {
+                return None;
+            }
+            let rows = self.rows(&grants);
+            if !rows.is_empty() {
+                return Some(Work::Decode(rows));
+            }
+        }
+        None
+    }
+
+    fn view(&self) -> StrategyView {
+        let mut running: Vec<_> = self.running_ids().map(|id| (self.live[&id].admitted_no, id)).collect();
+        running.sort_unstable();
+        let requests = running.into_iter().filter_map(|(_, id)| {
+            let live = &self.live[&id];
+            Some(StrategyRow {
+                request: id,
+                seq: live.seq()?,
+                decoding: live.is_decoding(),
+                n_remaining: live.n_remaining(),
+                n_computed: live.n_computed,
+            })
+        });
+        StrategyView {
+            requests: requests.collect(),
+            budget: self.max_rows().min(self.row_cap.unwrap_or(u32::MAX)),
+            chunk_size: self.options.chunk_size,
+            queue_depth: self.queue_depth(),
+        }
+    }
+
+    /// A custom strategy's answer, or the default's where it is late, raised or breaks a rule.
+    fn custom_or_default(&mut self, view: &StrategyView, answer: Result<Vec<Grant>, String>) -> Vec<Grant> {
+        let answer = answer.and_then(|grants| strategy::validate(view, &grants).map(|()| grants));
+        answer.unwrap_or_else(|reason| {
+            self.events.push_back(Event::StrategyFailed { reason });
+            strategy::share(BatchStrategy::DecodeMaximal, view, self.last_served)
+        })
+    }
+
+    /// Make room for the rows: evict cached sequences, then give fewer rows to prompts, then park who came last.
+    /// What was freed is seen at the next plan; the grants are then of no use.
+    fn fit_cells(&mut self, now: Time, mut grants: Vec<Grant>) -> Vec<Grant> {
+        if !self.limits.kv_unified {
+            return grants;
+        }
+        let n_free = self.limits.n_ctx - self.sequences.cells.n_used();
+        let n_rows: u32 = grants.iter().map(|grant| grant.n_rows).sum();
+        if n_rows <= n_free || self.evict_for(n_rows - n_free) {
+            return grants;
+        }
+        let n_decode = grants.iter().filter(|grant| self.live[&grant.request].is_decoding()).count() as u32;
+        if n_decode > n_free || n_free == 0 {
+            self.yield_one(now);
+            return Vec::new();
+        }
+        let mut n_left = n_free - n_decode;
+        for grant in grants.iter_mut().filter(|grant| !self.live[&grant.request].is_decoding()) {
+            grant.n_rows = grant.n_rows.min(n_left);
+            n_left -= grant.n_rows;
+        }
+        grants
+    }
+
+    /// Drop least recently used cached sequences for `n_cells`; whether any was there to drop.
+    fn evict_for(&mut self, n_cells: u32) -> bool {
+        let mut n_freed = 0;
+        while n_freed < n_cells {
+            let Some(victim) = self.sequences.victim(None) else { break };
+            n_freed += self.sequences.cells.n_exclusive(victim).max(1);
+            self.evict(victim);
+        }
+        n_freed > 0
+    }
+
+    /// Drop one cached sequence for room.
+    pub(super) fn evict(&mut self, victim: SeqId) {
+        self.drop_cached(victim);
+        self.pressure.purged.push(victim);
+        self.totals.n_evicted += 1;
+    }
+
+    /// No cell is left for the running requests: who came last gives up its own. One that is alone has filled its
+    /// context.
+    pub(super) fn yield_one(&mut self, now: Time) {
+        let latest = self.running_ids().max_by_key(|id| self.live[id].admitted_no);
+        let Some(id) = latest else { return };
+        if self.running_ids().count() > 1 {
+            self.park(now, id);
+        } else {
+            self.finish(now, id, Ok(FinishReason::ContextFull));
+        }
+    }
+
+    /// Take a request out of the KV cache. Its tokens stay, and are computed again when it resumes.
+    fn park(&mut self, now: Time, id: RequestId) {
+        let Some(live) = self.live.get_mut(&id) else { return };
+        let Place::Running { slot, seq } = live.place else { return };
+        live.place = Place::Parked { since: now };
+        live.n_computed = 0;
+        let n_tokens = live.n_tokens();
+        self.slots[slot.0 as usize] = None;
+        self.parked.insert(id);
+        self.sequences.release(seq);
+        self.ops.push(Op::Remove(seq));
+        self.totals.n_parked += 1;
+        self.events.push_back(Event::Parked { request: id, seq, n_tokens });
+    }
+
+    /// The rows that the grants stand for, by sequence: llama.cpp's split memories want ascending ids together.
+    fn rows(&self, grants: &[Grant]) -> Vec<Row> {
+        let granted: BTreeMap<RequestId, u32> = grants.iter().map(|grant| (grant.request, grant.n_rows)).collect();
+        let mut running: Vec<(SeqId, RequestId)> =
+            granted.keys().filter_map(|id| Some((self.live[id].seq()?, *id))).collect();
+        running.sort_unstable();
+        let mut rows = Vec::with_capacity(grants.iter().map(|grant| grant.n_rows as usize).sum());
+        for (seq, request) in running {
+            let live = &self.live[&request];
+            for pos in live.n_computed..live.n_computed + granted[&request] {
+                let draws = pos + 1 == live.n_tokens() && live.request.max_tokens > 0;
+                rows.push(Row { request, seq, pos, token: live.tokens[pos as usize], draws });
+            }
+        }
+        rows
+    }
+}

@@ -1,0 +1,87 @@
+//! Invariants. A broken one is a bug of ours and panics, in release too.
+
+use super::running::{Live, Place};
+use super::scheduler::Scheduler;
+use super::sequences::Holder;
+
+impl Scheduler {
+    /// All invariants. Slow: for tests, and for a moment when nothing is running.
+    ///
+    /// # Panics
+    /// When one is broken.
+    pub fn check(&self) {
+        self.check_step();
+        self.sequences.cells.check();
+        for (id, live) in &self.live {
+            self.check_live(live);
+            let n_places = [
+                self.waiting.contains(id),
+                self.parked.contains(id),
+                self.slots.iter().flatten().filter(|other| *other == id).count() == 1,
+            ];
+            assert_eq!(n_places.iter().filter(|there| **there).count(), 1, "request {id} is in one place");
+        }
+        let n_placed = self.waiting.len() + self.parked.len() + self.running_ids().count();
+        assert_eq!(n_placed, self.live.len(), "every place holds a live request");
+        self.check_sequences();
+        if self.ops.is_empty() && !self.in_flight {
+            self.check_liveness();
+        }
+    }
+
+    /// What a step can break, cheaply.
+    pub(super) fn check_step(&self) {
+        if self.limits.kv_unified {
+            assert!(self.sequences.cells.n_used() <= self.limits.n_ctx, "more cells in use than there are");
+        }
+        let bound = u64::from(self.options.max_queue) + u64::from(self.options.n_parallel);
+        assert!(self.options.max_queue == 0 || self.live.len() as u64 <= bound, "the queue is over its bound");
+        assert!(self.totals.n_submitted - self.totals.n_finished == self.live.len() as u64, "each request ends once");
+    }
+
+    fn check_live(&self, live: &Live) {
+        assert!(live.n_computed <= live.n_tokens(), "no more is computed than there is");
+        assert!(live.n_generated() <= live.request.max_tokens, "no token after the last");
+        match live.place {
+            Place::Running { slot, seq } => {
+                assert_eq!(self.slots[slot.0 as usize], Some(live.request.id), "its slot knows it");
+                assert!(seq.0 < self.limits.n_seq_max, "its sequence can be computed");
+                let holder = self.sequences.holder(seq);
+                assert!(
+                    matches!(holder, Some(Holder::Request(id)) if *id == live.request.id),
+                    "its sequence is its own"
+                );
+                if self.ops.is_empty() && !self.in_flight {
+                    assert_eq!(self.sequences.cells.len(seq), live.n_computed, "its cells are what is computed");
+                    assert!(live.n_remaining() > 0, "a running request has something to compute");
+                }
+            }
+            Place::Waiting | Place::Parked { .. } => assert_eq!(live.n_computed, 0, "who waits holds no cells"),
+        }
+    }
+
+    fn check_sequences(&self) {
+        for (seq, holder) in self.sequences.iter() {
+            assert!(seq.0 < self.limits.n_seq_ids, "a sequence id that the backend knows");
+            match holder {
+                Holder::Request(id) => {
+                    assert_eq!(self.live.get(id).and_then(Live::seq), Some(seq), "who holds a sequence runs on it");
+                }
+                Holder::Cached(cached) if self.ops.is_empty() && !self.in_flight => {
+                    assert_eq!(self.sequences.cells.len(seq) as usize, cached.tokens.len(), "cells of a cached prefix");
+                }
+                Holder::Cached(_) => {}
+            }
+        }
+    }
+
+    /// Nobody who fits waits while a slot is free. Holds after a plan that found nothing left to admit.
+    fn check_liveness(&self) {
+        if self.free_slot().is_some()
+            && let Some(id) = self.next_in_line()
+        {
+            let just_came = self.live[&id].started_at.is_none();
+            assert!(just_came || self.running_ids().next().is_some(), "a parked request waits although nobody runs");
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! How a request ends, and what stays of its sequence.
+
+use super::event::{Event, FinishReason, Finished, Timings, Usage};
+use super::ids::{RequestId, SeqId};
+use super::running::{End, Live, Place};
+use super::scheduler::Scheduler;
+use super::sequences::{Cached, Holder};
+use super::time::Time;
+use super::work::Op;
+use crate::error::Error;
+
+impl Scheduler {
+    /// The one end of a request: its text is flushed, its sampler closed, its sequence cached or removed.
+    pub(super) fn finish(&mut self, now: Time, id: RequestId, end: End) {
+        let Some(live) = self.live.remove(&id) else { return };
+        self.waiting.remove(&id);
+        self.parked.remove(&id);
+        self.starting.retain(|other| *other != id);
+        self.forget_deadlines(&live);
+        if live.has_sampler {
+            self.ops.push(Op::Close(id));
+        }
+        if let Place::Running { slot, seq } = live.place {
+            self.slots[slot.0 as usize] = None;
+            self.sequences.release(seq);
+            if reusable(&end) {
+                self.retain(now, &live, seq);
+            } else {
+                self.ops.push(Op::Remove(seq));
+            }
+        }
+        self.tell_end(now, id, live, end);
+    }
+
+    fn tell_end(&mut self, now: Time, id: RequestId, mut live: Live, end: End) {
+        if let Some((text, tokens)) = live.text.flush() {
+            self.events.push_back(Event::Chunk { request: id, text, tokens });
+        }
+        self.totals.n_finished += 1;
+        match &end {
+            Ok(FinishReason::Cancelled) => self.totals.n_cancelled += 1,
+            Err(_) => self.totals.n_failed += 1,
+            Ok(FinishReason::Eog | FinishReason::MaxTokens | FinishReason::ContextFull) => {}
+        }
+        let usage = Usage {
+            prompt_tokens: live.n_prompt(),
+            generated_tokens: live.n_generated(),
+            prefix_cache_tokens: live.prefix_cache_tokens,
+        };
+        self.events.push_back(Event::Finished(Box::new(Finished {
+            request: id,
+            end,
+            usage,
+            timings: timings(now, &live),
+            seq: live.last_seq,
+            mode: live.request.mode,
+            session: live.request.session,
+            prefix_source: live.prefix_source,
+            n_prefilled: live.n_prefilled,
+        })));
+    }
+
+    /// What becomes of the sequence of a request that ended: a cached prefix, if it may and nothing holds it already.
+    fn retain(&mut self, now: Time, live: &Live, seq: SeqId) {
+        let tokens = live.tokens[..live.n_computed as usize].to_vec();
+        if !live.request.cache_prompt || tokens.is_empty() || !self.sequences.caches() {
+            self.ops.push(Op::Remove(seq));
+            return;
+        }
+        let scope = &live.request.scope;
+        let same_scope = |cached: &Cached| cached.scope == *scope;
+        let holder = self.sequences.cached().find(|(_, c)| same_scope(c) && c.tokens.starts_with(&tokens));
+        if let Some((holder, _)) = holder {
+            if let Some(cached) = self.sequences.cached_mut(holder) {
+                cached.last_used = now;
+                cached.session = live.request.session.clone().or_else(|| cached.session.take());
+            }
+            self.ops.push(Op::Remove(seq));
+            return;
+        }
+        let subsumed: Vec<SeqId> = self
+            .sequences
+            .cached()
+            .filter(|(_, c)| same_scope(c) && tokens.starts_with(&c.tokens))
+            .map(|(id, _)| id)
+            .collect();
+        for id in subsumed {
+            self.drop_cached(id);
+        }
+        while !self.sequences.has_cache_room() {
+            let Some(victim) = self.sequences.victim(None) else { break };
+            self.drop_cached(victim);
+            self.totals.n_evicted += 1;
+        }
+        let session = live.request.session.clone();
+        let cached = Cached { tokens, scope: scope.clone(), session, last_used: now, pos_min: live.pos_min };
+        self.keep(seq, cached);
+    }
+
+    /// Move a sequence to an id for cached ones, where the memory has such ids; else keep it where it is.
+    fn keep(&mut self, seq: SeqId, cached: Cached) {
+        if !self.sequences.forks() {
+            self.sequences.hold(seq, Holder::Cached(cached));
+            return;
+        }
+        let len = cached.tokens.len() as u32;
+        if let Some(to) = self.sequences.free_cache_id() {
+            self.ops.push(Op::Copy { from: seq, to, len });
+            self.sequences.hold(to, Holder::Cached(cached));
+        }
+        self.ops.push(Op::Remove(seq));
+    }
+}
+
+/// Whether what a request computed can be trusted after its end.
+fn reusable(end: &End) -> bool {
+    !matches!(end, Err(Error::Inference(_)))
+}
+
+fn timings(now: Time, live: &Live) -> Timings {
+    let started = live.started_at.unwrap_or(now);
+    let first = live.first_token_at.unwrap_or(now);
+    Timings {
+        queue: started - live.submitted_at,
+        ttft: first - live.submitted_at,
+        total: now - live.submitted_at,
+        prefill: first - started,
+        decode: live.last_token_at.unwrap_or(first) - first,
+    }
+}

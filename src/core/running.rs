@@ -1,0 +1,121 @@
+//! A request from its submission to its end.
+
+use super::event::{FinishReason, PrefixSource};
+use super::ids::{SeqId, SlotId, Token};
+use super::request::Request;
+use super::text::Utf8Assembler;
+use super::time::Time;
+use crate::error::Error;
+use std::time::Duration;
+
+/// How a request will end, or has ended.
+pub(super) type End = Result<FinishReason, Error>;
+
+/// Where a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In the queue; it never had a slot.
+    Waiting,
+    /// It holds a slot and a sequence.
+    Running { slot: SlotId, seq: SeqId },
+    /// It gave its cells to others and waits to go on.
+    Parked { since: Time },
+}
+
+/// A request and all that is known of it.
+#[derive(Debug)]
+pub(super) struct Live {
+    pub(super) request: Request,
+    pub(super) place: Place,
+    /// The prompt and what was generated.
+    pub(super) tokens: Vec<Token>,
+    /// The first so many tokens are in the KV cache.
+    pub(super) n_computed: u32,
+    /// Set when it has to end but is part of the work under way.
+    pub(super) doomed: Option<End>,
+    /// Forward passes that failed under it without one that succeeded.
+    pub(super) n_failures: u32,
+    pub(super) text: Utf8Assembler,
+    /// Whether the backend has its sampler.
+    pub(super) has_sampler: bool,
+    /// First position still in the KV cache; above 0 once a sliding window has moved on.
+    pub(super) pos_min: u32,
+    /// Where the prefix of this start or resumption came from.
+    pub(super) found: PrefixSource,
+    /// How long it was parked, until its resumption is told.
+    pub(super) parked_for: Option<Duration>,
+    pub(super) prefix_cache_tokens: u32,
+    pub(super) prefix_source: PrefixSource,
+    pub(super) n_prefilled: u32,
+    pub(super) last_seq: Option<SeqId>,
+    /// The order of admission: who came last yields first.
+    pub(super) admitted_no: u64,
+    pub(super) submitted_at: Time,
+    pub(super) started_at: Option<Time>,
+    pub(super) first_token_at: Option<Time>,
+    pub(super) last_token_at: Option<Time>,
+    pub(super) progressed_at: Time,
+}
+
+impl Live {
+    pub(super) fn new(request: Request, now: Time) -> Self {
+        Self {
+            tokens: request.prompt.to_vec(),
+            request,
+            place: Place::Waiting,
+            n_computed: 0,
+            doomed: None,
+            n_failures: 0,
+            text: Utf8Assembler::default(),
+            has_sampler: false,
+            pos_min: 0,
+            found: PrefixSource::None,
+            parked_for: None,
+            prefix_cache_tokens: 0,
+            prefix_source: PrefixSource::None,
+            n_prefilled: 0,
+            last_seq: None,
+            admitted_no: 0,
+            submitted_at: now,
+            started_at: None,
+            first_token_at: None,
+            last_token_at: None,
+            progressed_at: now,
+        }
+    }
+
+    pub(super) fn n_prompt(&self) -> u32 {
+        self.request.prompt.len() as u32
+    }
+
+    pub(super) fn n_generated(&self) -> u32 {
+        self.n_tokens() - self.n_prompt()
+    }
+
+    pub(super) fn n_tokens(&self) -> u32 {
+        self.tokens.len() as u32
+    }
+
+    /// Tokens still to compute before the next one can be drawn.
+    pub(super) fn n_remaining(&self) -> u32 {
+        self.n_tokens() - self.n_computed
+    }
+
+    /// Whether it generates: only the token drawn last is not computed.
+    pub(super) fn is_decoding(&self) -> bool {
+        self.n_generated() > 0 && self.n_remaining() == 1
+    }
+
+    pub(super) fn seq(&self) -> Option<SeqId> {
+        match self.place {
+            Place::Running { seq, .. } => Some(seq),
+            Place::Waiting | Place::Parked { .. } => None,
+        }
+    }
+
+    /// When it ran out of time, or will: `stall_timeout`, which counts only while it holds a slot.
+    pub(super) fn stalls_at(&self) -> Option<Time> {
+        self.seq()?;
+        Some(self.progressed_at + self.request.stall_timeout?)
+    }
+}

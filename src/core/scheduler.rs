@@ -1,0 +1,329 @@
+//! The scheduler: its state, and the calls of its contract. `admit.rs` gives slots, `batch.rs` plans
+//! a pass, `apply.rs` takes its outcome, `finish.rs` ends a request.
+
+use super::event::{Event, FinishReason};
+use super::ids::{RequestId, SeqId, SlotId};
+use super::request::Request;
+use super::running::{End, Live, Place};
+use super::sequences::Sequences;
+use super::stats::Stats;
+use super::time::Time;
+use super::work::{Grant, Limits, Op, Outcome, Work};
+use crate::error::{Error, TimeoutKind};
+use crate::options::{StartOptions, StrategyOption};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+/// What the scheduler needs to know of the start options.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SchedulerOptions {
+    /// Slots.
+    pub n_parallel: u32,
+    /// Rows of one pass at most; the backend's limit holds as well.
+    pub n_batch: u32,
+    /// Rows of one prompt in a pass at most.
+    pub chunk_size: u32,
+    /// Requests that may wait beyond the slots; 0 is no bound.
+    pub max_queue: u32,
+    /// Cached sequences at most.
+    pub n_cache_seqs: Option<u32>,
+    /// How a pass is shared out.
+    pub batch_strategy: StrategyOption,
+}
+
+impl From<&StartOptions> for SchedulerOptions {
+    fn from(options: &StartOptions) -> Self {
+        Self {
+            n_parallel: options.n_parallel,
+            n_batch: options.n_batch.unwrap_or(2048),
+            chunk_size: options.chunk_size,
+            max_queue: options.max_queue,
+            n_cache_seqs: options.n_cache_seqs,
+            batch_strategy: options.batch_strategy,
+        }
+    }
+}
+
+/// Decides what is computed next. See [`crate::core`] for the contract.
+#[derive(Debug)]
+pub struct Scheduler {
+    pub(super) options: SchedulerOptions,
+    pub(super) limits: Limits,
+    pub(super) live: BTreeMap<RequestId, Live>,
+    /// Requests that never had a slot, in order of arrival: ids ascend.
+    pub(super) waiting: BTreeSet<RequestId>,
+    /// Requests that were parked, in order of arrival. They go before those that wait.
+    pub(super) parked: BTreeSet<RequestId>,
+    pub(super) slots: Vec<Option<RequestId>>,
+    pub(super) sequences: Sequences,
+    /// When a request's total or queue time is over.
+    deadlines: BTreeSet<(Time, RequestId, TimeoutOrder)>,
+    /// What the next `Prepare` has to do.
+    pub(super) ops: Vec<Op>,
+    /// Requests whose start or resumption is told once the ops are done.
+    pub(super) starting: Vec<RequestId>,
+    pub(super) in_flight: bool,
+    pub(super) custom_grants: Option<Result<Vec<Grant>, String>>,
+    /// Whose decode row came last.
+    pub(super) last_served: Option<RequestId>,
+    /// Rows that fitted after the backend said that more do not.
+    pub(super) row_cap: Option<u32>,
+    pub(super) pressure: Pressure,
+    pub(super) n_admitted: u64,
+    pub(super) last_id: Option<RequestId>,
+    pub(super) totals: Stats,
+    pub(super) events: VecDeque<Event>,
+}
+
+/// What was done for room since the last pass that succeeded.
+#[derive(Debug, Default)]
+pub(super) struct Pressure {
+    pub(super) purged: Vec<SeqId>,
+    pub(super) n_splits: u32,
+}
+
+/// A `TimeoutKind` that can be ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum TimeoutOrder {
+    Total,
+    Queue,
+}
+
+impl Scheduler {
+    /// A scheduler over an empty KV cache with these limits.
+    pub fn new(options: SchedulerOptions, limits: Limits) -> Self {
+        assert!(options.n_parallel > 0 && options.n_parallel <= limits.n_seq_max, "a sequence for each slot");
+        assert!(limits.n_batch > 0 && limits.n_ctx_seq > 0, "room for a row");
+        let sequences = Sequences::new(limits.clone(), options.n_cache_seqs);
+        let slots = vec![None; options.n_parallel as usize];
+        Self {
+            options,
+            limits,
+            live: BTreeMap::new(),
+            waiting: BTreeSet::new(),
+            parked: BTreeSet::new(),
+            slots,
+            sequences,
+            deadlines: BTreeSet::new(),
+            ops: Vec::new(),
+            starting: Vec::new(),
+            in_flight: false,
+            custom_grants: None,
+            last_served: None,
+            row_cap: None,
+            pressure: Pressure::default(),
+            n_admitted: 0,
+            last_id: None,
+            totals: Stats::default(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Take a request in.
+    ///
+    /// # Errors
+    /// [`Error::EmptyPrompt`], [`Error::ContextFull`] for a prompt that can never fit, [`Error::Prompt`] for a token
+    /// that the vocabulary lacks, [`Error::QueueFull`]. The request is then unknown to the scheduler.
+    ///
+    /// # Panics
+    /// When ids do not ascend.
+    pub fn submit(&mut self, now: Time, request: Request) -> Result<(), Error> {
+        let id = request.id;
+        assert!(self.last_id.is_none_or(|last| last < id), "request ids ascend");
+        self.last_id = Some(id);
+        self.admissible(&request)?;
+        if let Some(timeout) = request.timeout {
+            self.deadlines.insert((now + timeout, id, TimeoutOrder::Total));
+        }
+        if let Some(timeout) = request.queue_timeout {
+            self.deadlines.insert((now + timeout, id, TimeoutOrder::Queue));
+        }
+        let live = Live::new(request, now);
+        self.waiting.insert(id);
+        self.totals.n_submitted += 1;
+        self.events.push_back(Event::Queued {
+            request: id,
+            prompt_tokens: live.n_prompt(),
+            queue_depth: self.queue_depth(),
+            mode: live.request.mode,
+            session: live.request.session.clone(),
+        });
+        self.live.insert(id, live);
+        Ok(())
+    }
+
+    fn admissible(&self, request: &Request) -> Result<(), Error> {
+        let n_prompt_tokens = request.prompt.len() as u32;
+        if n_prompt_tokens == 0 {
+            return Err(Error::EmptyPrompt);
+        }
+        let n_vocab = self.limits.n_vocab;
+        if let Some(bad) = request.prompt.iter().find(|t| u32::try_from(**t).map_or(true, |t| t >= n_vocab)) {
+            return Err(Error::Prompt(format!("token {bad} is not in the vocabulary of {n_vocab} tokens")));
+        }
+        // One cell is for the answer, where one is asked for.
+        let n_needed = n_prompt_tokens.saturating_add(u32::from(request.max_tokens > 0));
+        if n_needed > self.limits.n_ctx_seq {
+            return Err(Error::ContextFull { n_prompt_tokens, n_ctx: self.limits.n_ctx_seq });
+        }
+        let max_queue = self.options.max_queue;
+        if max_queue > 0 && self.live.len() as u64 >= u64::from(max_queue) + u64::from(self.options.n_parallel) {
+            return Err(Error::QueueFull { max_queue });
+        }
+        Ok(())
+    }
+
+    /// End a request, wherever it is; unknown and ended ones are left alone.
+    pub fn cancel(&mut self, now: Time, id: RequestId) {
+        self.end(now, id, Ok(FinishReason::Cancelled));
+    }
+
+    /// End the requests whose time is over.
+    pub fn handle_timeout(&mut self, now: Time) {
+        let later = (Time(now.0.saturating_add(1)), RequestId(0), TimeoutOrder::Total);
+        let rest = self.deadlines.split_off(&later);
+        for (_, id, order) in std::mem::replace(&mut self.deadlines, rest) {
+            let Some(live) = self.live.get(&id) else { continue };
+            let (kind, limit) = match order {
+                TimeoutOrder::Total => (TimeoutKind::Total, live.request.timeout),
+                TimeoutOrder::Queue if live.place == Place::Waiting => (TimeoutKind::Queue, live.request.queue_timeout),
+                TimeoutOrder::Queue => continue,
+            };
+            self.end(now, id, Err(timeout_error(kind, limit)));
+        }
+        let stalled: Vec<RequestId> =
+            self.running_ids().filter(|id| self.live[id].stalls_at().is_some_and(|at| at <= now)).collect();
+        for id in stalled {
+            let limit = self.live[&id].request.stall_timeout;
+            self.end(now, id, Err(timeout_error(TimeoutKind::Stall, limit)));
+        }
+    }
+
+    /// When `handle_timeout` is due at the latest.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let stalls = self.running_ids().filter_map(|id| self.live[&id].stalls_at()).min();
+        self.deadlines.first().map(|(at, ..)| *at).into_iter().chain(stalls).min()
+    }
+
+    /// What the core has to tell, oldest first.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// The next thing to do; nothing while a work is under way or all is idle.
+    pub fn plan(&mut self, now: Time) -> Option<Work> {
+        if self.in_flight {
+            return None;
+        }
+        self.admit(now);
+        let work = if self.ops.is_empty() { self.plan_pass(now) } else { None };
+        let work = if self.ops.is_empty() { work } else { Some(Work::Prepare(std::mem::take(&mut self.ops))) };
+        self.in_flight = work.is_some();
+        self.check_step();
+        work
+    }
+
+    /// Take a work back with what came of it.
+    ///
+    /// # Panics
+    /// When the outcome is not one of this work.
+    pub fn apply(&mut self, now: Time, work: Work, outcome: Outcome) {
+        assert!(self.in_flight, "an outcome without a work");
+        self.in_flight = false;
+        match (work, outcome) {
+            (Work::Prepare(ops), Outcome::Prepare(results)) => self.apply_prepare(now, ops, results),
+            (Work::Decode(rows), Outcome::Decode(outcome)) => self.apply_decode(now, &rows, outcome),
+            (Work::Strategy(_), Outcome::Strategy(answer)) => self.custom_grants = Some(answer),
+            (Work::Prepare(_) | Work::Decode(_) | Work::Strategy(_), outcome) => {
+                panic!("the outcome is of another kind than its work: {outcome:?}")
+            }
+        }
+        self.end_doomed(now);
+        self.check_step();
+    }
+
+    /// Whether nothing is running, waiting or to be done.
+    pub fn is_idle(&self) -> bool {
+        self.live.is_empty() && self.ops.is_empty() && !self.in_flight
+    }
+
+    /// Whether the backend has done all that was decided.
+    pub fn is_settled(&self) -> bool {
+        self.ops.is_empty() && !self.in_flight
+    }
+
+    /// Figures of this moment.
+    pub fn stats(&self) -> Stats {
+        let active_slots = self.running_ids().count() as u32;
+        Stats {
+            active_slots,
+            idle_slots: self.options.n_parallel - active_slots,
+            prefilling_slots: self.running_ids().filter(|id| !self.live[id].is_decoding()).count() as u32,
+            queue_depth: self.queue_depth(),
+            parked_requests: self.parked.len() as u32,
+            n_parallel: self.options.n_parallel,
+            n_batch: self.max_rows(),
+            cached_sequences: self.sequences.n_cached(),
+            kv_cells_used: self.sequences.cells.n_used(),
+            kv_cells_total: self.limits.n_ctx,
+            ..self.totals.clone()
+        }
+    }
+
+    pub(super) fn max_rows(&self) -> u32 {
+        self.options.n_batch.min(self.limits.n_batch)
+    }
+
+    pub(super) fn queue_depth(&self) -> u32 {
+        (self.waiting.len() + self.parked.len()) as u32
+    }
+
+    /// The requests that hold a slot, by slot.
+    pub(super) fn running_ids(&self) -> impl Iterator<Item = RequestId> {
+        self.slots.iter().flatten().copied()
+    }
+
+    /// End a request now, or as soon as the work under way is back.
+    pub(super) fn end(&mut self, now: Time, id: RequestId, end: End) {
+        let Some(live) = self.live.get_mut(&id) else { return };
+        if self.in_flight && live.place != Place::Waiting {
+            live.doomed.get_or_insert(end);
+            return;
+        }
+        self.finish(now, id, end);
+    }
+
+    pub(super) fn forget_deadlines(&mut self, live: &Live) {
+        let id = live.request.id;
+        if let Some(timeout) = live.request.timeout {
+            self.deadlines.remove(&(live.submitted_at + timeout, id, TimeoutOrder::Total));
+        }
+        if let Some(timeout) = live.request.queue_timeout {
+            self.deadlines.remove(&(live.submitted_at + timeout, id, TimeoutOrder::Queue));
+        }
+    }
+
+    fn end_doomed(&mut self, now: Time) {
+        let doomed: Vec<RequestId> = self.live.iter().filter(|(_, l)| l.doomed.is_some()).map(|(id, _)| *id).collect();
+        for id in doomed {
+            if let Some(end) = self.live.get_mut(&id).and_then(|live| live.doomed.take()) {
+                self.finish(now, id, end);
+            }
+        }
+    }
+
+    /// Forget a cached sequence.
+    pub(super) fn drop_cached(&mut self, seq: SeqId) {
+        self.sequences.release(seq);
+        self.ops.push(Op::Remove(seq));
+    }
+
+    pub(super) fn free_slot(&self) -> Option<SlotId> {
+        self.slots.iter().position(Option::is_none).map(|at| SlotId(at as u32))
+    }
+}
+
+fn timeout_error(kind: TimeoutKind, limit: Option<Duration>) -> Error {
+    Error::RequestTimeout { kind, limit_s: limit.unwrap_or_default().as_secs_f64() }
+}

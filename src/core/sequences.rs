@@ -1,0 +1,183 @@
+//! The sequences of the KV cache: whose they are, what they hold, which prefix of them a prompt can reuse.
+//!
+//! A sequence and a slot are two things: a sequence can outlive its request as a cached prefix.
+
+use super::cells::CellAccount;
+use super::ids::{RequestId, SeqId, Token};
+use super::request::Request;
+use super::time::Time;
+use super::work::{Limits, MemoryKind};
+use crate::options::Key;
+use std::collections::BTreeMap;
+
+/// A sequence without a request: a prefix for later prompts.
+#[derive(Debug)]
+pub(super) struct Cached {
+    /// The tokens whose cells it holds.
+    pub(super) tokens: Vec<Token>,
+    /// Only requests of an equal scope may reuse it.
+    pub(super) scope: Option<Key>,
+    /// The conversation that left it.
+    pub(super) session: Option<Key>,
+    /// For least recent use.
+    pub(super) last_used: Time,
+    /// First position still there; above 0 once a sliding window has moved on.
+    pub(super) pos_min: u32,
+}
+
+/// What holds a sequence id.
+#[derive(Debug)]
+pub(super) enum Holder {
+    /// A running request; its tokens are with the request.
+    Request(RequestId),
+    /// Nobody: it is kept for its prefix.
+    Cached(Cached),
+}
+
+/// A prefix that a prompt can reuse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Match {
+    /// The cached sequence.
+    pub(super) seq: SeqId,
+    /// Tokens of the prompt that it holds.
+    pub(super) len: u32,
+    /// Whether the prompt's own session left it.
+    pub(super) own: bool,
+}
+
+/// The table of sequences, with the account of their cells.
+#[derive(Debug)]
+pub(super) struct Sequences {
+    limits: Limits,
+    n_cached_max: u32,
+    table: BTreeMap<SeqId, Holder>,
+    pub(super) cells: CellAccount,
+}
+
+impl Sequences {
+    pub(super) fn new(limits: Limits, n_cache_seqs: Option<u32>) -> Self {
+        let n_cached_max = n_cache_seqs.unwrap_or(u32::MAX);
+        Self { limits, n_cached_max, table: BTreeMap::new(), cells: CellAccount::default() }
+    }
+
+    /// Whether cached sequences have ids of their own, from which running ones fork.
+    pub(super) fn forks(&self) -> bool {
+        self.limits.n_seq_ids > self.limits.n_seq_max
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (SeqId, &Holder)> {
+        self.table.iter().map(|(id, holder)| (*id, holder))
+    }
+
+    pub(super) fn holder(&self, seq: SeqId) -> Option<&Holder> {
+        self.table.get(&seq)
+    }
+
+    pub(super) fn cached(&self) -> impl Iterator<Item = (SeqId, &Cached)> {
+        self.table.iter().filter_map(|(id, holder)| match holder {
+            Holder::Cached(cached) => Some((*id, cached)),
+            Holder::Request(_) => None,
+        })
+    }
+
+    pub(super) fn running(&self) -> impl Iterator<Item = SeqId> {
+        self.table.iter().filter_map(|(id, holder)| match holder {
+            Holder::Request(_) => Some(*id),
+            Holder::Cached(_) => None,
+        })
+    }
+
+    /// The lowest id that can be computed and that nobody holds.
+    pub(super) fn free_computed_id(&self) -> Option<SeqId> {
+        (0..self.limits.n_seq_max).map(SeqId).find(|id| !self.table.contains_key(id))
+    }
+
+    /// The lowest id for a cached sequence that nobody holds.
+    pub(super) fn free_cache_id(&self) -> Option<SeqId> {
+        (self.limits.n_seq_max..self.limits.n_seq_ids).map(SeqId).find(|id| !self.table.contains_key(id))
+    }
+
+    pub(super) fn n_cached(&self) -> u32 {
+        self.cached().count() as u32
+    }
+
+    /// Whether another sequence may be cached without dropping one.
+    pub(super) fn has_cache_room(&self) -> bool {
+        self.n_cached() < self.n_cached_max && (!self.forks() || self.free_cache_id().is_some())
+    }
+
+    /// Whether sequences may be cached at all.
+    pub(super) fn caches(&self) -> bool {
+        self.n_cached_max > 0
+    }
+
+    pub(super) fn hold(&mut self, seq: SeqId, holder: Holder) {
+        self.table.insert(seq, holder);
+    }
+
+    pub(super) fn release(&mut self, seq: SeqId) -> Option<Holder> {
+        self.table.remove(&seq)
+    }
+
+    pub(super) fn cached_mut(&mut self, seq: SeqId) -> Option<&mut Cached> {
+        match self.table.get_mut(&seq) {
+            Some(Holder::Cached(cached)) => Some(cached),
+            Some(Holder::Request(_)) | None => None,
+        }
+    }
+
+    /// The least recently used cached sequence whose end frees cells; failing that, the least recently used one.
+    pub(super) fn victim(&self, spared: Option<SeqId>) -> Option<SeqId> {
+        let candidates = || self.cached().filter(|(seq, _)| Some(*seq) != spared);
+        let oldest = |frees: bool| {
+            candidates()
+                .filter(|(seq, _)| !frees || self.cells.n_exclusive(*seq) > 0)
+                .min_by_key(|(seq, cached)| (cached.last_used, *seq))
+                .map(|(seq, _)| seq)
+        };
+        oldest(true).or_else(|| oldest(false))
+    }
+
+    /// The best prefix that a request's tokens can reuse: the longest, its own session's where two are equal.
+    ///
+    /// Never the whole: the last token has to be computed for its logits.
+    pub(super) fn best_match(&self, request: &Request, tokens: &[Token]) -> Option<Match> {
+        let room = tokens.len().saturating_sub(1);
+        let mut best: Option<Match> = None;
+        for (seq, cached) in self.cached().filter(|(_, cached)| cached.scope == request.scope) {
+            let len = common_prefix(&cached.tokens, &tokens[..room]);
+            let own = cached.session.is_some() && cached.session == request.session;
+            if len == 0 || !self.usable(cached, len) {
+                continue;
+            }
+            let found = Match { seq, len: len as u32, own };
+            if best.is_none_or(|best| (found.len, found.own) > (best.len, best.own)) {
+                best = Some(found);
+            }
+        }
+        best
+    }
+
+    /// The sequence that a session left last.
+    pub(super) fn session_sequence(&self, request: &Request) -> Option<(SeqId, &Cached)> {
+        let session = request.session.as_ref()?;
+        self.cached()
+            .filter(|(_, cached)| cached.scope == request.scope && cached.session.as_ref() == Some(session))
+            .max_by_key(|(seq, cached)| (cached.last_used, *seq))
+    }
+
+    /// Whether the memory can keep just the first `len` tokens of a cached sequence.
+    fn usable(&self, cached: &Cached, len: usize) -> bool {
+        match self.limits.memory {
+            MemoryKind::Full => true,
+            // The next token sees the last `window` positions, so those must all be there still.
+            MemoryKind::SlidingWindow(window) => cached.pos_min == 0 || cached.pos_min + window <= len as u32,
+            MemoryKind::Recurrent => len == cached.tokens.len(),
+        }
+    }
+}
+
+/// Tokens that two lists have in common from their beginning.
+pub(super) fn common_prefix(a: &[Token], b: &[Token]) -> usize {
+    a.iter().zip(b).take_while(|(x, y)| x == y).count()
+}
