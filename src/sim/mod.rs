@@ -1,0 +1,122 @@
+//! The scheduler over the simulated backend in virtual time: a capacity planner for users, the target of property
+//! tests, and a benchmark.
+
+use crate::backend::Backend;
+use crate::backend::sim::{Fault, SimBackend, SimConfig};
+use crate::core::{Event, Outcome, Request, RequestId, Scheduler, SchedulerOptions, Stats, Time, Work};
+use crate::error::Error;
+use std::time::Duration;
+
+/// A scheduler, a backend and a clock that moves only as passes are told to take their time.
+#[derive(Debug)]
+pub struct Simulation {
+    scheduler: Scheduler,
+    backend: SimBackend,
+    now: Time,
+    in_flight: Option<(Work, Outcome)>,
+}
+
+impl Simulation {
+    /// A simulation at time 0.
+    pub fn new(config: SimConfig, options: SchedulerOptions) -> Self {
+        let backend = SimBackend::new(config);
+        let scheduler = Scheduler::new(options, backend.limits());
+        Self { scheduler, backend, now: Time(0), in_flight: None }
+    }
+
+    /// The virtual time.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// Submit a request now.
+    ///
+    /// # Errors
+    /// Those of [`Scheduler::submit`].
+    pub fn submit(&mut self, request: Request) -> Result<(), Error> {
+        self.scheduler.submit(self.now, request)
+    }
+
+    /// Cancel a request now, also one whose work is under way.
+    pub fn cancel(&mut self, id: RequestId) {
+        self.scheduler.cancel(self.now, id);
+    }
+
+    /// Let time go by.
+    pub fn advance(&mut self, by: Duration) {
+        self.now = self.now + by;
+        self.scheduler.handle_timeout(self.now);
+    }
+
+    /// Let the next op or pass that the fault can hit fail with it.
+    pub fn inject(&mut self, fault: Fault) {
+        self.backend.inject(fault);
+    }
+
+    /// Plan the next work and let the backend do it, without telling the scheduler yet; whether there was any.
+    pub fn begin(&mut self) -> bool {
+        if self.in_flight.is_some() {
+            return false;
+        }
+        let Some(work) = self.scheduler.plan(self.now) else { return false };
+        let outcome = match &work {
+            Work::Prepare(ops) => Outcome::Prepare(self.backend.prepare(ops)),
+            Work::Decode(rows) => {
+                let outcome = self.backend.decode(rows);
+                self.now = self.now + outcome.eval + outcome.sample;
+                Outcome::Decode(outcome)
+            }
+            Work::Strategy(_) => Outcome::Strategy(Err("a simulation has no callables".into())),
+        };
+        self.in_flight = Some((work, outcome));
+        true
+    }
+
+    /// Tell the scheduler what came of the work under way; whether there was any.
+    pub fn complete(&mut self) -> bool {
+        let Some((work, outcome)) = self.in_flight.take() else { return false };
+        self.scheduler.apply(self.now, work, outcome);
+        self.scheduler.handle_timeout(self.now);
+        true
+    }
+
+    /// One work from plan to outcome; whether there was any.
+    pub fn step(&mut self) -> bool {
+        self.begin();
+        self.complete()
+    }
+
+    /// Step until nothing is left to do or `max_steps` are over; whether nothing is left.
+    pub fn run(&mut self, max_steps: u64) -> bool {
+        (0..max_steps).any(|_| !self.step())
+    }
+
+    /// What the scheduler told, oldest first.
+    pub fn events(&mut self) -> Vec<Event> {
+        std::iter::from_fn(|| self.scheduler.poll_event()).collect()
+    }
+
+    /// Figures of this moment.
+    pub fn stats(&self) -> Stats {
+        self.scheduler.stats()
+    }
+
+    /// When something times out next.
+    pub fn next_timeout(&self) -> Option<Time> {
+        self.scheduler.poll_timeout()
+    }
+
+    /// All invariants of the scheduler, and its account against the backend's own count.
+    ///
+    /// # Panics
+    /// When one is broken.
+    pub fn check(&self) {
+        self.scheduler.check();
+        if self.scheduler.is_settled() {
+            assert_eq!(self.scheduler.stats().kv_cells_used, self.backend.n_cells_used(), "the account of KV cells");
+        }
+        if self.scheduler.is_idle() {
+            assert_eq!(self.backend.n_samplers(), 0, "samplers outlive their requests");
+        }
+    }
+}
