@@ -1,1 +1,2 @@
 //! The Rust tests: one binary.
+mod sampling;
