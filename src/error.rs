@@ -45,6 +45,9 @@ pub enum Error {
     /// The engine was closed.
     #[error("the engine is closed")]
     EngineClosed,
+    /// The engine was made in another process, from which this one was forked off.
+    #[error("the engine lives in the process that made it and did not survive the fork; make one in each process")]
+    Forked,
     /// The engine thread panicked: a bug of ours. The text is the panic's.
     #[error("the engine crashed: {0}")]
     EngineCrashed(String),
@@ -95,6 +98,7 @@ impl Error {
             Self::ModelLoad(_) => "load_failed",
             Self::EngineNotReady => "not_ready",
             Self::EngineClosed => "closed",
+            Self::Forked => "forked",
             Self::EngineCrashed(_) => "crashed",
             Self::QueueFull { .. } => "queue_full",
             Self::RequestTimeout { .. } => "timeout",
@@ -114,6 +118,7 @@ impl Error {
             | Self::ModelNotFound(_)
             | Self::ModelLoad(_)
             | Self::EngineClosed
+            | Self::Forked
             | Self::EngineCrashed(_)
             | Self::EmptyPrompt
             | Self::ContextFull { .. }

@@ -1,1 +1,72 @@
 //! Joins the core with a backend on one thread, and both with the callers.
+//!
+//! - [`Engine`] (`handle.rs`) is what callers hold: it admits, cancels and answers without waiting for the thread.
+//! - `thread.rs` is the loop: it owns the scheduler and the backend, and takes no lock for longer than a moment.
+//! - `loader.rs` loads the model, and turns into tokens what was asked for meanwhile.
+//! - `intake.rs` and `shared.rs` are what these three share; a [`Mailbox`] is what comes out, one for each request.
+//!
+//! A request takes this way: `Engine::submit` → its prompt's tokens, made in the caller's thread → the command channel →
+//! `Scheduler::submit` → events → its mailbox. Whoever takes it off the list of live requests ends it: the engine
+//! thread in general, the handle where the core never heard of it or needs not be waited for.
+
+mod clock;
+mod handle;
+mod home;
+mod intake;
+mod loader;
+mod mailbox;
+mod pass_watch;
+mod prompt;
+mod shared;
+mod state;
+mod stats;
+mod telemetry;
+mod thread;
+mod ticket;
+mod waker;
+
+pub use clock::Clock;
+pub use handle::{Engine, EngineConfig};
+pub use loader::{Loaded, Loader, MakeBackend};
+pub use mailbox::{Chunk, Interest, Item, Mailbox};
+pub use prompt::{Model, Prompt, RenderPrompt};
+pub use state::State;
+pub use stats::EngineStats;
+pub use telemetry::{EVENT_QUEUE_LEN, EventReceiver, Received, TelemetryEvent};
+pub use ticket::Ticket;
+pub use waker::{Signal, Waker};
+
+use crate::core::{Grant, StrategyView};
+use std::any::Any;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// What the engine calls and cannot do itself: batch strategies that the user wrote.
+pub trait Callables: Send + Sync {
+    /// Ask strategy number `id`, waiting for `deadline` at most.
+    ///
+    /// # Errors
+    /// Why there is no answer; the default strategy then stands in.
+    fn strategy(&self, id: u64, view: StrategyView, deadline: Duration) -> Result<Vec<Grant>, String>;
+}
+
+/// For engines without custom strategies.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoCallables;
+
+impl Callables for NoCallables {
+    fn strategy(&self, id: u64, _: StrategyView, _: Duration) -> Result<Vec<Grant>, String> {
+        Err(format!("there is no strategy number {id}"))
+    }
+}
+
+/// Lock, whoever panicked while holding it: what our locks guard is whole between any two statements.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a panic said.
+fn panic_text(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(|s| (*s).to_owned());
+    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic without a message".into())
+}

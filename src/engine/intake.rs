@@ -1,0 +1,286 @@
+//! The books of who is in the engine: who waits for the model, who for room in the queue, and how many the core has.
+//!
+//! Plain data under one lock (`shared.rs`), which is never held for longer than it takes to write a line here.
+
+use super::mailbox::{Header, Mailbox};
+use super::prompt::{Model, Prompt, first_limit};
+use crate::core::{Request, RequestId, Time};
+use crate::error::Error;
+use crate::options::{QueueFullPolicy, StartOptions};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// A request on its way to the core.
+pub(super) struct Entry {
+    pub(super) at: Time,
+    pub(super) request: Request,
+    pub(super) mailbox: Arc<Mailbox>,
+}
+
+impl Entry {
+    /// When it ends if it has no slot by then, and why.
+    fn deadline(&self) -> Option<(Time, Error)> {
+        let (limit, kind) = first_limit(&self.request)?;
+        Some((self.at + limit, Error::RequestTimeout { kind, limit_s: limit.as_secs_f64() }))
+    }
+}
+
+/// How far the engine is.
+pub(super) enum Stage {
+    /// Prompts cannot become tokens yet.
+    Loading,
+    /// They can.
+    Open(Model),
+    /// Whoever comes gets this error.
+    Ended(Error),
+}
+
+/// How the engine is being closed. Grows only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Closing {
+    /// It is not.
+    No,
+    /// Nobody comes in any more; those who are in are served.
+    Drain,
+    /// Everybody is cancelled.
+    Cancel,
+}
+
+/// One request that has not ended.
+struct Live {
+    mailbox: Arc<Mailbox>,
+    /// Whether it counts against the bound.
+    counted: bool,
+    /// Whether the engine thread was told of it.
+    sent: bool,
+}
+
+/// A request that does not come in, and why.
+type Refusal = (Arc<Mailbox>, Error);
+
+/// What happens to a request that comes in.
+pub(super) enum Verdict {
+    /// The model is not there: it waits in the backlog.
+    Held(Arc<Mailbox>),
+    /// Its place is reserved; its prompt has to be made into tokens.
+    Prepare(Model, Request, Prompt),
+    /// It is refused.
+    Refused(Arc<Mailbox>, Error),
+}
+
+/// What taking a request off the books leaves to do.
+pub(super) struct Removed {
+    pub(super) mailbox: Arc<Mailbox>,
+    /// Whether the engine thread was told of it.
+    pub(super) sent: bool,
+    /// Who has room now.
+    pub(super) next: Vec<Entry>,
+    /// What was held back, to be dropped without the lock.
+    pub(super) _held: Option<(Entry, Option<Prompt>)>,
+}
+
+/// Everybody who was in, and what was held back, to be dropped without the lock.
+pub(super) struct Everybody {
+    pub(super) mailboxes: Vec<Arc<Mailbox>>,
+    pub(super) _held: (VecDeque<(Entry, Prompt)>, VecDeque<Entry>),
+}
+
+/// The books.
+pub(super) struct Intake {
+    pub(super) stage: Stage,
+    pub(super) closing: Closing,
+    policy: QueueFullPolicy,
+    max_queue: u32,
+    /// Requests in flight at most.
+    bound: Option<u32>,
+    last_id: u64,
+    n_in_flight: u32,
+    live: BTreeMap<RequestId, Live>,
+    /// Waiting for the model, in order of arrival.
+    backlog: VecDeque<(Entry, Prompt)>,
+    /// Waiting for room in the queue, in order of arrival.
+    waiting: VecDeque<Entry>,
+}
+
+impl Intake {
+    pub(super) fn new(options: &StartOptions) -> Self {
+        let max_queue = options.max_queue;
+        Self {
+            stage: Stage::Loading,
+            closing: Closing::No,
+            policy: options.queue_full,
+            max_queue,
+            bound: (max_queue > 0).then(|| options.n_parallel.saturating_add(max_queue)),
+            last_id: 0,
+            n_in_flight: 0,
+            live: BTreeMap::new(),
+            backlog: VecDeque::new(),
+            waiting: VecDeque::new(),
+        }
+    }
+
+    /// A request comes in.
+    pub(super) fn arrive(&mut self, at: Time, mut request: Request, prompt: Prompt) -> Verdict {
+        if let Some(error) = self.refusal() {
+            return Verdict::Refused(self.name(at, &mut request), error);
+        }
+        let counted = self.policy == QueueFullPolicy::Raise;
+        self.n_in_flight += u32::from(counted);
+        if let Stage::Open(model) = &self.stage {
+            return Verdict::Prepare(model.clone(), request, prompt);
+        }
+        let mailbox = self.register(at, &mut request, counted);
+        self.backlog.push_back((Entry { at, request, mailbox: Arc::clone(&mailbox) }, prompt));
+        Verdict::Held(mailbox)
+    }
+
+    /// A request whose place was reserved has its tokens: it is let through if there is room. In an engine that ended
+    /// meanwhile it is refused.
+    pub(super) fn enter(&mut self, at: Time, mut request: Request) -> Result<(Arc<Mailbox>, Option<Entry>), Refusal> {
+        if let Some(error) = self.gone() {
+            self.release();
+            return Err((self.name(at, &mut request), error));
+        }
+        let mailbox = self.register(at, &mut request, self.policy == QueueFullPolicy::Raise);
+        let entry = Entry { at, request, mailbox: Arc::clone(&mailbox) };
+        Ok((mailbox, self.let_through(entry)))
+    }
+
+    /// A request that waited for the model has its tokens.
+    pub(super) fn let_through(&mut self, entry: Entry) -> Option<Entry> {
+        let has_room = self.waiting.is_empty() && self.has_room();
+        let live = self.live.get_mut(&entry.request.id)?;
+        entry.mailbox.set_prompt_tokens(entry.request.prompt.len() as u32);
+        if !live.counted && !has_room {
+            self.waiting.push_back(entry);
+            return None;
+        }
+        self.n_in_flight += u32::from(!live.counted);
+        live.counted = true;
+        live.sent = true;
+        Some(entry)
+    }
+
+    /// A reserved place is given back.
+    pub(super) fn release(&mut self) {
+        if self.policy == QueueFullPolicy::Raise {
+            self.n_in_flight = self.n_in_flight.saturating_sub(1);
+        }
+    }
+
+    /// The next request that waits for the model.
+    pub(super) fn pop_backlog(&mut self) -> Option<(Entry, Prompt)> {
+        self.backlog.pop_front()
+    }
+
+    /// A mailbox for a request that is refused.
+    pub(super) fn name(&mut self, at: Time, request: &mut Request) -> Arc<Mailbox> {
+        self.last_id += 1;
+        request.id = RequestId(self.last_id);
+        let (mode, session) = (request.mode, request.session.clone());
+        Arc::new(Mailbox::new(Header { id: request.id, at, mode, session }))
+    }
+
+    /// Take a request off the books; none if somebody else did, who then ends it.
+    pub(super) fn remove(&mut self, id: RequestId) -> Option<Removed> {
+        let Live { mailbox, counted, sent } = self.live.remove(&id)?;
+        if counted {
+            self.n_in_flight = self.n_in_flight.saturating_sub(1);
+        }
+        let held = if sent { None } else { self.take_held(id) };
+        let mut next = Vec::new();
+        while self.has_room()
+            && let Some(entry) = self.waiting.pop_front()
+        {
+            self.n_in_flight += 1;
+            if let Some(live) = self.live.get_mut(&entry.request.id) {
+                live.counted = true;
+                live.sent = true;
+            }
+            next.push(entry);
+        }
+        Some(Removed { mailbox, sent, next, _held: held })
+    }
+
+    /// Everybody leaves; whoever comes later gets the error.
+    pub(super) fn end(&mut self, error: Error) -> Everybody {
+        self.stage = Stage::Ended(if self.closing > Closing::No { Error::EngineClosed } else { error });
+        self.n_in_flight = 0;
+        let mailboxes = std::mem::take(&mut self.live).into_values().map(|live| live.mailbox).collect();
+        Everybody { mailboxes, _held: (std::mem::take(&mut self.backlog), std::mem::take(&mut self.waiting)) }
+    }
+
+    /// Begin to close; what was begun before goes on if it is stricter.
+    pub(super) fn close(&mut self, closing: Closing) {
+        self.closing = self.closing.max(closing);
+        if let Stage::Ended(error) = &mut self.stage {
+            *error = Error::EngineClosed;
+        }
+    }
+
+    /// Who is held back here and has no time left, with the error.
+    pub(super) fn overdue(&self, now: Time) -> Vec<(RequestId, Error)> {
+        let due = |entry: &Entry| entry.deadline().filter(|(at, _)| *at <= now).map(|(_, e)| (entry.request.id, e));
+        self.held().filter_map(due).collect()
+    }
+
+    /// When the first of those who are held back here runs out of time.
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        self.held().filter_map(|entry| entry.deadline().map(|(at, _)| at)).min()
+    }
+
+    /// The mailbox of a request that has not ended.
+    pub(super) fn find(&self, id: RequestId) -> Option<Arc<Mailbox>> {
+        self.live.get(&id).map(|live| Arc::clone(&live.mailbox))
+    }
+
+    /// All requests that have not ended.
+    pub(super) fn live_ids(&self) -> Vec<RequestId> {
+        self.live.keys().copied().collect()
+    }
+
+    /// Whether all have ended.
+    pub(super) fn is_empty(&self) -> bool {
+        self.live.is_empty()
+    }
+
+    /// How many count against the bound, and how many are held back here.
+    pub(super) fn counts(&self) -> (u32, u32) {
+        (self.n_in_flight, (self.backlog.len() + self.waiting.len()) as u32)
+    }
+
+    fn held(&self) -> impl Iterator<Item = &Entry> {
+        self.backlog.iter().map(|(entry, _)| entry).chain(&self.waiting)
+    }
+
+    /// Ids ascend in both lines.
+    fn take_held(&mut self, id: RequestId) -> Option<(Entry, Option<Prompt>)> {
+        if let Ok(at) = self.backlog.binary_search_by_key(&id, |(entry, _)| entry.request.id) {
+            return self.backlog.remove(at).map(|(entry, prompt)| (entry, Some(prompt)));
+        }
+        let at = self.waiting.binary_search_by_key(&id, |entry| entry.request.id).ok()?;
+        self.waiting.remove(at).map(|entry| (entry, None))
+    }
+
+    fn has_room(&self) -> bool {
+        self.bound.is_none_or(|bound| self.n_in_flight < bound)
+    }
+
+    fn gone(&self) -> Option<Error> {
+        match &self.stage {
+            Stage::Ended(error) => Some(error.clone()),
+            Stage::Loading | Stage::Open(_) => (self.closing > Closing::No).then_some(Error::EngineClosed),
+        }
+    }
+
+    fn refusal(&self) -> Option<Error> {
+        let full = self.policy == QueueFullPolicy::Raise && !self.has_room();
+        self.gone().or_else(|| full.then_some(Error::QueueFull { max_queue: self.max_queue }))
+    }
+
+    fn register(&mut self, at: Time, request: &mut Request, counted: bool) -> Arc<Mailbox> {
+        let mailbox = self.name(at, request);
+        self.live.insert(request.id, Live { mailbox: Arc::clone(&mailbox), counted, sent: false });
+        mailbox
+    }
+}

@@ -1,0 +1,74 @@
+//! Aborts a forward pass that nobody waits for any more.
+
+use super::lock;
+use crate::core::{RequestId, Row};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Knows for whom the running pass computes, and which cancellations the core has not heard of yet.
+#[derive(Default)]
+pub(super) struct PassWatch(Mutex<Watch>);
+
+#[derive(Default)]
+struct Watch {
+    /// Whose rows the running pass has, without those who cancelled.
+    wanted: BTreeSet<RequestId>,
+    /// Who cancelled since the engine thread last looked.
+    cancelled: BTreeSet<RequestId>,
+    /// Whether everybody did.
+    all: bool,
+    /// What aborts the running pass; none between passes, or where an abort would do harm.
+    flag: Option<Arc<AtomicBool>>,
+}
+
+impl PassWatch {
+    /// A pass begins.
+    pub(super) fn begin(&self, rows: &[Row], flag: Option<Arc<AtomicBool>>) {
+        let Some(flag) = flag else { return };
+        let mut watch = lock(&self.0);
+        flag.store(false, Ordering::SeqCst);
+        watch.flag = Some(flag);
+        if !watch.all {
+            watch.wanted = rows.iter().map(|row| row.request).filter(|id| !watch.cancelled.contains(id)).collect();
+        }
+        watch.abort_if_unwanted();
+    }
+
+    /// The pass is over.
+    pub(super) fn end(&self) {
+        let mut watch = lock(&self.0);
+        watch.flag = None;
+        watch.wanted.clear();
+    }
+
+    /// A running request is cancelled; the engine thread is told too.
+    pub(super) fn cancel(&self, id: RequestId) {
+        let mut watch = lock(&self.0);
+        watch.cancelled.insert(id);
+        if watch.wanted.remove(&id) {
+            watch.abort_if_unwanted();
+        }
+    }
+
+    /// Everything is cancelled, for good.
+    pub(super) fn cancel_all(&self) {
+        let mut watch = lock(&self.0);
+        watch.all = true;
+        watch.wanted.clear();
+        watch.abort_if_unwanted();
+    }
+
+    /// The core has heard of a cancellation.
+    pub(super) fn settle(&self, id: RequestId) {
+        lock(&self.0).cancelled.remove(&id);
+    }
+}
+
+impl Watch {
+    fn abort_if_unwanted(&self) {
+        if let Some(flag) = self.flag.as_ref().filter(|_| self.wanted.is_empty()) {
+            flag.store(true, Ordering::SeqCst);
+        }
+    }
+}

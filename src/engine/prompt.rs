@@ -1,0 +1,92 @@
+//! Prompts, and the requests that are made of them.
+
+use super::panic_text;
+use crate::backend::Tokenizer;
+use crate::core::{Mode, Request, RequestId, SamplingParams, Token};
+use crate::error::{Error, TimeoutKind};
+use crate::options::{RequestOptions, StartOptions};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What callers may use of a loaded model, from any thread, beside a running pass.
+#[derive(Clone)]
+pub struct Model {
+    /// Text to tokens and back.
+    pub tokenizer: Arc<dyn Tokenizer>,
+    /// What else the loader gives to whoever knows its type.
+    pub handle: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+/// Makes a prompt's tokens once the model is there.
+pub type RenderPrompt = Box<dyn FnOnce(&Model) -> Result<Vec<Token>, Error> + Send>;
+
+/// What a request begins with.
+pub enum Prompt {
+    /// Text, as it is: BOS as the vocabulary says, control tokens parsed.
+    Text(String),
+    /// Tokens.
+    Tokens(Vec<Token>),
+    /// A conversation, or anything else that needs the model to become tokens.
+    Chat(RenderPrompt),
+}
+
+impl Prompt {
+    /// The prompt's tokens. A panic while they are made is this request's error and nobody else's.
+    pub(super) fn tokens(self, model: &Model) -> Result<Arc<[Token]>, Error> {
+        let made = catch_unwind(AssertUnwindSafe(|| match self {
+            Self::Text(text) => model.tokenizer.tokenize(&text, true, true),
+            Self::Tokens(tokens) => Ok(tokens),
+            Self::Chat(render) => render(model),
+        }));
+        let made = made.unwrap_or_else(|panic| {
+            Err(Error::Prompt(format!("the prompt cannot be made into tokens: {}", panic_text(&*panic))))
+        });
+        made.map(Arc::from)
+    }
+}
+
+/// A request whose id and prompt are still open.
+pub(super) fn draft(options: RequestOptions, mode: Mode, engine: &StartOptions, fresh_seed: u64) -> Request {
+    let sampling = SamplingParams::settle(&options, engine, fresh_seed);
+    let RequestOptions {
+        max_tokens,
+        timeout,
+        queue_timeout,
+        stall_timeout,
+        cache_prompt,
+        session,
+        cache_scope,
+        temp: _,
+        top_k: _,
+        top_p: _,
+        min_p: _,
+        penalty_repeat: _,
+        penalty_freq: _,
+        penalty_present: _,
+        penalty_last_n: _,
+        seed: _,
+    } = options;
+    let seconds = |limit: Option<f64>| limit.map(|s| Duration::try_from_secs_f64(s).unwrap_or(Duration::MAX));
+    Request {
+        id: RequestId(0),
+        prompt: Arc::from([]),
+        max_tokens,
+        mode,
+        sampling,
+        cache_prompt: cache_prompt.unwrap_or(engine.cache_prompt),
+        session,
+        scope: cache_scope,
+        timeout: seconds(timeout),
+        queue_timeout: seconds(queue_timeout),
+        stall_timeout: seconds(stall_timeout),
+    }
+}
+
+/// Which limit ends a request first that waits for a slot, if one does.
+pub(super) fn first_limit(request: &Request) -> Option<(Duration, TimeoutKind)> {
+    let total = request.timeout.map(|limit| (limit, TimeoutKind::Total));
+    let queue = request.queue_timeout.map(|limit| (limit, TimeoutKind::Queue));
+    total.into_iter().chain(queue).min_by_key(|(limit, _)| *limit)
+}

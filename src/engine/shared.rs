@@ -1,0 +1,392 @@
+//! What the handle, the loader thread and the engine thread share.
+
+use super::clock::Clock;
+use super::home::Home;
+use super::intake::{Closing, Entry, Intake, Removed, Stage, Verdict};
+use super::loader::MakeBackend;
+use super::lock;
+use super::mailbox::{Cancelling, Mailbox, wait_for};
+use super::pass_watch::PassWatch;
+use super::prompt::{Model, Prompt, draft, first_limit};
+use super::state::{State, StateCell};
+use super::stats::{EngineStats, StatsCell};
+use super::telemetry::Telemetry;
+use super::waker::Wakes;
+use crate::core::{Event, FinishReason, Finished, Limits, Mode, Request, RequestId, Stats, Time};
+use crate::error::Error;
+use crate::options::{RequestOptions, StartOptions};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::time::Duration;
+use tokio::sync::mpsc::UnboundedSender;
+
+/// What the engine thread is told. Its number is bounded by that of the requests in flight.
+pub(super) enum Command {
+    /// The model is loaded.
+    Start(MakeBackend),
+    /// A request comes in.
+    Submit(Entry),
+    /// A request is cancelled.
+    Cancel(RequestId),
+    /// Something else changed: look again.
+    Look,
+}
+
+pub(super) struct Shared {
+    pub(super) options: StartOptions,
+    pub(super) home: Home,
+    pub(super) clock: Clock,
+    pub(super) state: StateCell,
+    pub(super) stats: StatsCell,
+    pub(super) passes: PassWatch,
+    pub(super) telemetry: Arc<Telemetry>,
+    pub(super) limits: OnceLock<Limits>,
+    intake: Mutex<Intake>,
+    commands: UnboundedSender<Command>,
+    /// Copies of what the books say, for who must not wait for them.
+    n_in_flight: AtomicU32,
+    n_held: AtomicU32,
+    /// When the first of those who are held back runs out of time.
+    held_until: AtomicU64,
+    /// Requests that ended without the core: all, by an error, by cancellation.
+    outside: [AtomicU64; 3],
+    load_progress: AtomicU32,
+    load_nanos: AtomicU64,
+    seeds: RandomState,
+    /// Threads that run.
+    n_threads: Mutex<u32>,
+    stopped: Condvar,
+}
+
+impl Shared {
+    pub(super) fn new(
+        name: Arc<str>,
+        engine_id: u64,
+        options: StartOptions,
+        commands: UnboundedSender<Command>,
+    ) -> Self {
+        let idle = Stats { idle_slots: options.n_parallel, n_parallel: options.n_parallel, ..Stats::default() };
+        Self {
+            intake: Mutex::new(Intake::new(&options)),
+            options,
+            home: Home::here(),
+            clock: Clock::start(),
+            state: StateCell::new(),
+            stats: StatsCell::new(&idle),
+            passes: PassWatch::default(),
+            telemetry: Arc::new(Telemetry::new(name, engine_id)),
+            limits: OnceLock::new(),
+            commands,
+            n_in_flight: AtomicU32::new(0),
+            n_held: AtomicU32::new(0),
+            held_until: AtomicU64::new(Time::NEVER.0),
+            outside: [const { AtomicU64::new(0) }; 3],
+            load_progress: AtomicU32::new(0),
+            load_nanos: AtomicU64::new(0),
+            seeds: RandomState::new(),
+            n_threads: Mutex::default(),
+            stopped: Condvar::new(),
+        }
+    }
+
+    /// Tell the engine thread; it may be gone.
+    pub(super) fn send(&self, command: Command) {
+        drop(self.commands.send(command));
+    }
+
+    /// Take a request in, or refuse it through its mailbox.
+    pub(super) fn submit(&self, prompt: Prompt, options: RequestOptions, mode: Mode) -> (Arc<Mailbox>, u64) {
+        let at = self.clock.now();
+        let request = draft(options, mode, &self.options, self.fresh_seed(at));
+        let seed = request.sampling.seed;
+        let due = first_limit(&request).map_or(Time::NEVER, |(limit, _)| at + limit);
+        let mailbox = match self.with_intake(|intake| intake.arrive(at, request, prompt)) {
+            Verdict::Held(mailbox) => {
+                self.watch_held(due);
+                mailbox
+            }
+            Verdict::Refused(mailbox, error) => self.refuse(mailbox, error),
+            Verdict::Prepare(model, mut request, prompt) => match prompt.tokens(&model) {
+                Ok(tokens) => {
+                    request.prompt = tokens;
+                    self.enter(at, request, due)
+                }
+                Err(error) => {
+                    let mailbox = self.with_intake(|intake| {
+                        intake.release();
+                        intake.name(at, &mut request)
+                    });
+                    self.refuse(mailbox, error)
+                }
+            },
+        };
+        (mailbox, seed)
+    }
+
+    fn enter(&self, at: Time, request: Request, due: Time) -> Arc<Mailbox> {
+        let entered = self.with_intake(|intake| {
+            let (mailbox, entry) = intake.enter(at, request)?;
+            let held = entry.is_none();
+            if let Some(entry) = entry {
+                self.send(Command::Submit(entry));
+            }
+            Ok((mailbox, held))
+        });
+        match entered {
+            Ok((mailbox, held)) => {
+                if held {
+                    self.watch_held(due);
+                }
+                mailbox
+            }
+            Err((mailbox, error)) => self.refuse(mailbox, error),
+        }
+    }
+
+    fn refuse(&self, mailbox: Arc<Mailbox>, error: Error) -> Arc<Mailbox> {
+        let finished = mailbox.ended_outside(Err(error), self.clock.now());
+        mailbox.finish(finished, &mut Wakes::default());
+        mailbox
+    }
+
+    /// The tokenizer is there: let those through who waited for it, in order, then open the door for the others.
+    pub(super) fn open(&self, model: &Model) {
+        loop {
+            let held = self.with_intake(|intake| {
+                let held = intake.pop_backlog();
+                if held.is_none() && matches!(intake.stage, Stage::Loading) {
+                    intake.stage = Stage::Open(model.clone());
+                }
+                held
+            });
+            let Some((mut entry, prompt)) = held else { return };
+            match prompt.tokens(model) {
+                Ok(tokens) => {
+                    entry.request.prompt = tokens;
+                    self.with_intake(|intake| {
+                        if let Some(entry) = intake.let_through(entry) {
+                            self.send(Command::Submit(entry));
+                        }
+                    });
+                }
+                Err(error) => self.end_outside(entry.request.id, Err(error)),
+            }
+        }
+    }
+
+    /// End a request with what the core says of it, unless it ended before.
+    pub(super) fn end(&self, finished: &Finished, wakes: &mut Wakes) {
+        if let Some(removed) = self.remove(finished.request) {
+            removed.mailbox.finish(finished.clone(), wakes);
+            self.telemetry.publish(self.clock.now(), &Event::Finished(Box::new(finished.clone())), wakes);
+        }
+    }
+
+    /// End a request of which the core has nothing to say.
+    pub(super) fn end_outside(&self, id: RequestId, end: Result<FinishReason, Error>) {
+        let Some(removed) = self.remove(id) else { return };
+        if removed.sent {
+            self.send(Command::Cancel(id));
+        } else {
+            self.count_outside(&end);
+        }
+        self.tell_end(&removed.mailbox, end, &mut Wakes::default());
+    }
+
+    /// Count a request that the core has never seen.
+    pub(super) fn count_outside(&self, end: &Result<FinishReason, Error>) {
+        let [all, failed, cancelled] = &self.outside;
+        all.fetch_add(1, Ordering::Relaxed);
+        failed.fetch_add(u64::from(end.is_err()), Ordering::Relaxed);
+        cancelled.fetch_add(u64::from(*end == Ok(FinishReason::Cancelled)), Ordering::Relaxed);
+    }
+
+    fn tell_end(&self, mailbox: &Mailbox, end: Result<FinishReason, Error>, wakes: &mut Wakes) {
+        let now = self.clock.now();
+        let finished = mailbox.ended_outside(end, now);
+        if mailbox.finish(finished.clone(), wakes) {
+            self.telemetry.publish(now, &Event::Finished(Box::new(finished)), wakes);
+        }
+    }
+
+    /// Take a request off the books; the one who gets it ends it.
+    fn remove(&self, id: RequestId) -> Option<Removed> {
+        self.with_intake(|intake| {
+            let mut removed = intake.remove(id)?;
+            for entry in removed.next.drain(..) {
+                self.send(Command::Submit(entry));
+            }
+            Some(removed)
+        })
+    }
+
+    /// Cancel one request.
+    pub(super) fn cancel(&self, id: RequestId) {
+        let Some(mailbox) = self.with_intake(|intake| intake.find(id)) else { return };
+        self.cancel_mailbox(&mailbox);
+    }
+
+    pub(super) fn cancel_mailbox(&self, mailbox: &Mailbox) {
+        match mailbox.cancel() {
+            Cancelling::Now => self.end_outside(mailbox.id(), Ok(FinishReason::Cancelled)),
+            Cancelling::Running => {
+                self.passes.cancel(mailbox.id());
+                self.send(Command::Cancel(mailbox.id()));
+            }
+            Cancelling::Done => {}
+        }
+    }
+
+    /// End those who are held back here and have no time left. Costs one load while nobody has.
+    pub(super) fn expire_held(&self, now: Time) {
+        if now.0 < self.held_until.load(Ordering::Relaxed) {
+            return;
+        }
+        for (id, error) in self.with_intake(|intake| intake.overdue(now)) {
+            self.end_outside(id, Err(error));
+        }
+        self.with_intake(|intake| {
+            let next = intake.next_deadline().unwrap_or(Time::NEVER);
+            self.held_until.store(next.0, Ordering::Relaxed);
+        });
+    }
+
+    /// When `expire_held` is due.
+    pub(super) fn held_until(&self) -> Option<Time> {
+        Some(Time(self.held_until.load(Ordering::Relaxed))).filter(|at| *at < Time::NEVER)
+    }
+
+    /// Somebody is held back, until then at most.
+    fn watch_held(&self, due: Time) {
+        if self.held_until.fetch_min(due.0, Ordering::Relaxed) > due.0 {
+            self.send(Command::Look);
+        }
+    }
+
+    /// The engine is of no use any more: end everybody, now and later, with this error.
+    pub(super) fn fail(&self, error: &Error) {
+        self.state.set(State::Failed(error.clone()));
+        self.end_everybody(error, &Err(error.clone()));
+        self.send(Command::Look);
+    }
+
+    /// The engine thread is done. Nobody should be left; if somebody is, it must not wait for ever.
+    pub(super) fn retire(&self) {
+        if !self.with_intake(|intake| matches!(intake.stage, Stage::Ended(_))) {
+            self.end_everybody(&Error::EngineClosed, &Ok(FinishReason::Cancelled));
+        }
+    }
+
+    fn end_everybody(&self, later: &Error, now: &Result<FinishReason, Error>) {
+        let mut wakes = Wakes::default();
+        let everybody = self.with_intake(|intake| intake.end(later.clone()));
+        for mailbox in &everybody.mailboxes {
+            self.tell_end(mailbox, now.clone(), &mut wakes);
+        }
+        self.telemetry.close(&mut wakes);
+    }
+
+    /// Begin to close; what was begun before goes on if it is stricter.
+    pub(super) fn begin_close(&self, closing: Closing) {
+        self.state.set(State::Closed);
+        let ids = self.with_intake(|intake| {
+            intake.close(closing);
+            if intake.closing == Closing::Cancel { intake.live_ids() } else { Vec::new() }
+        });
+        if closing == Closing::Cancel {
+            self.passes.cancel_all();
+        }
+        for id in ids {
+            self.cancel(id);
+        }
+        self.send(Command::Look);
+    }
+
+    /// Whether the engine thread has nothing more to do, ever. From then on nobody comes in.
+    pub(super) fn may_stop(&self) -> bool {
+        self.with_intake(|intake| match intake.stage {
+            Stage::Ended(_) => true,
+            Stage::Loading | Stage::Open(_) => intake.closing > Closing::No && intake.is_empty(),
+        })
+    }
+
+    /// Whether anybody still wants the model that is being loaded.
+    pub(super) fn is_wanted(&self) -> bool {
+        !self.may_stop()
+    }
+
+    pub(super) fn set_load_progress(&self, done: f32) {
+        self.load_progress.store(done.clamp(0.0, 1.0).to_bits(), Ordering::Relaxed);
+    }
+
+    /// The backend is there.
+    pub(super) fn set_ready(&self, limits: Limits) {
+        self.set_load_progress(1.0);
+        self.load_nanos.store(self.clock.now().0, Ordering::Relaxed);
+        drop(self.limits.set(limits));
+        self.state.set(State::Ready);
+    }
+
+    /// # Errors
+    /// Why there is no model (yet).
+    pub(super) fn model(&self) -> Result<Model, Error> {
+        self.with_intake(|intake| match &intake.stage {
+            Stage::Ended(error) => Err(error.clone()),
+            Stage::Loading | Stage::Open(_) if intake.closing > Closing::No => Err(Error::EngineClosed),
+            Stage::Loading => Err(Error::EngineNotReady),
+            Stage::Open(model) => Ok(model.clone()),
+        })
+    }
+
+    pub(super) fn engine_stats(&self) -> EngineStats {
+        let held = self.n_held.load(Ordering::Relaxed);
+        let [all, failed, cancelled] = self.outside.each_ref().map(|n| n.load(Ordering::Relaxed));
+        let mut core = self.stats.read();
+        core.queue_depth += held;
+        core.n_submitted += all;
+        core.n_finished += all;
+        core.n_failed += failed;
+        core.n_cancelled += cancelled;
+        let load_nanos = self.load_nanos.load(Ordering::Relaxed);
+        EngineStats {
+            core,
+            state: self.state.get(),
+            in_flight: self.n_in_flight.load(Ordering::Relaxed),
+            held,
+            n_events_dropped: self.telemetry.n_dropped(),
+            load_progress: f32::from_bits(self.load_progress.load(Ordering::Relaxed)),
+            load_time: (load_nanos > 0).then(|| Duration::from_nanos(load_nanos)),
+        }
+    }
+
+    fn with_intake<T>(&self, change: impl FnOnce(&mut Intake) -> T) -> T {
+        let mut intake = lock(&self.intake);
+        let result = change(&mut intake);
+        let (n_in_flight, n_held) = intake.counts();
+        self.n_in_flight.store(n_in_flight, Ordering::Relaxed);
+        self.n_held.store(n_held, Ordering::Relaxed);
+        result
+    }
+
+    /// Not secret, only different: 32 bits, so that people can type it.
+    fn fresh_seed(&self, at: Time) -> u64 {
+        self.seeds.hash_one((at.0, self.n_in_flight.load(Ordering::Relaxed))) >> 32
+    }
+
+    /// A thread of this engine is about to begin.
+    pub(super) fn thread_starts(&self) {
+        *lock(&self.n_threads) += 1;
+    }
+
+    /// A thread of this engine is over, or could not begin.
+    pub(super) fn thread_stops(&self) {
+        *lock(&self.n_threads) -= 1;
+        self.stopped.notify_all();
+    }
+
+    /// Wait for all threads to end; false if the time runs out first.
+    pub(super) fn wait_stopped(&self, timeout: Option<Duration>) -> bool {
+        wait_for(&self.n_threads, &self.stopped, timeout, |n| *n == 0)
+    }
+}

@@ -1,0 +1,86 @@
+//! A snapshot of the core's figures that nobody waits for.
+
+use super::state::State;
+use crate::core::Stats;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::time::Duration;
+
+/// Figures of one moment, and sums since the start.
+#[derive(Clone, Debug)]
+pub struct EngineStats {
+    /// The core's, with the requests that never reached it in `queue_depth` and in the sums.
+    pub core: Stats,
+    /// What the engine does.
+    pub state: State,
+    /// Requests that count against `n_parallel + max_queue`.
+    pub in_flight: u32,
+    /// Requests that wait for the model, or for room in the queue (`queue_full="wait"`); part of `queue_depth`.
+    pub held: u32,
+    /// Telemetry that subscribers were too slow for.
+    pub n_events_dropped: u64,
+    /// How much of the model is loaded, from 0 to 1.
+    pub load_progress: f32,
+    /// From the making of the engine until it was ready, once it is.
+    pub load_time: Option<Duration>,
+}
+
+const N: usize = 20;
+
+/// A seqlock of plain atomics: one writer, any number of readers, no waiting on either side.
+pub(super) struct StatsCell {
+    version: AtomicU64,
+    values: [AtomicU64; N],
+}
+
+impl StatsCell {
+    pub(super) fn new(stats: &Stats) -> Self {
+        Self { version: AtomicU64::new(0), values: pack(stats).map(AtomicU64::new) }
+    }
+
+    /// Only the engine thread calls it.
+    pub(super) fn publish(&self, stats: &Stats) {
+        let version = self.version.load(Ordering::Relaxed);
+        self.version.store(version + 1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        for (cell, value) in self.values.iter().zip(pack(stats)) {
+            cell.store(value, Ordering::Relaxed);
+        }
+        self.version.store(version + 2, Ordering::Release);
+    }
+
+    /// The figures of one moment; of two neighbouring ones if the writer is in the way again and again.
+    pub(super) fn read(&self) -> Stats {
+        let mut values = [0; N];
+        for _ in 0..100 {
+            let before = self.version.load(Ordering::Acquire);
+            values = std::array::from_fn(|i| self.values[i].load(Ordering::Relaxed));
+            fence(Ordering::Acquire);
+            if before.is_multiple_of(2) && before == self.version.load(Ordering::Relaxed) {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        unpack(&values)
+    }
+}
+
+macro_rules! fields {
+    ($($small:ident),*; $($large:ident),*) => {
+        fn pack(stats: &Stats) -> [u64; N] {
+            let Stats { $($small,)* $($large),* } = stats;
+            [$(u64::from(*$small),)* $(*$large),*]
+        }
+
+        fn unpack(values: &[u64; N]) -> Stats {
+            let [$($small,)* $($large),*] = *values;
+            Stats { $($small: $small as u32,)* $($large),* }
+        }
+    };
+}
+
+fields!(
+    active_slots, idle_slots, prefilling_slots, queue_depth, parked_requests, n_parallel, n_batch, cached_sequences,
+    kv_cells_used, kv_cells_total;
+    n_ticks, n_submitted, n_finished, n_failed, n_cancelled, n_prefill_tokens, n_prefix_cache_tokens,
+    n_generated_tokens, n_parked, n_evicted
+);

@@ -1,0 +1,189 @@
+//! Telemetry: what the core tells, for anybody who listens. Costs nothing while nobody does.
+
+use super::home::Home;
+use super::lock;
+use super::mailbox::wait_for;
+use super::waker::{Signal, Wakes};
+use crate::core::{Event, Time};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+/// Events that wait for one subscriber at most; more are dropped and counted.
+pub const EVENT_QUEUE_LEN: usize = 4096;
+
+/// One event of one engine. Never an [`Event::Chunk`]: text is for the caller alone.
+#[derive(Clone, Debug)]
+pub struct TelemetryEvent {
+    /// The engine's name.
+    pub engine: Arc<str>,
+    /// The engine's number in this process.
+    pub engine_id: u64,
+    /// When, since the engine was made.
+    pub at: Time,
+    /// What.
+    pub event: Event,
+}
+
+/// What a wait for an event gives.
+#[derive(Clone, Debug)]
+pub enum Received {
+    /// An event.
+    Event(Arc<TelemetryEvent>),
+    /// The time ran out.
+    Timeout,
+    /// The engine is closed, and everything that it told was received.
+    Closed,
+}
+
+/// The engine's side.
+pub(super) struct Telemetry {
+    name: Arc<str>,
+    engine_id: u64,
+    n_subscribers: AtomicUsize,
+    subscribers: Mutex<Subscribers>,
+    n_dropped: AtomicU64,
+}
+
+#[derive(Default)]
+struct Subscribers {
+    queues: Vec<Arc<Queue>>,
+    closed: bool,
+}
+
+struct Queue {
+    state: Mutex<QueueState>,
+    changed: Condvar,
+    n_dropped: AtomicU64,
+}
+
+#[derive(Default)]
+struct QueueState {
+    events: VecDeque<Arc<TelemetryEvent>>,
+    closed: bool,
+    signal: Option<Signal>,
+}
+
+impl Telemetry {
+    pub(super) fn new(name: Arc<str>, engine_id: u64) -> Self {
+        let (n_subscribers, n_dropped) = (AtomicUsize::new(0), AtomicU64::new(0));
+        Self { name, engine_id, n_subscribers, subscribers: Mutex::default(), n_dropped }
+    }
+
+    /// Tell everybody who listens.
+    pub(super) fn publish(&self, at: Time, event: &Event, wakes: &mut Wakes) {
+        if self.n_subscribers.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let event = Arc::new(TelemetryEvent {
+            engine: Arc::clone(&self.name),
+            engine_id: self.engine_id,
+            at,
+            event: event.clone(),
+        });
+        for queue in &lock(&self.subscribers).queues {
+            if !queue.push(&event, wakes) {
+                self.n_dropped.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Nothing more comes.
+    pub(super) fn close(&self, wakes: &mut Wakes) {
+        let mut subscribers = lock(&self.subscribers);
+        subscribers.closed = true;
+        for queue in &subscribers.queues {
+            let mut state = lock(&queue.state);
+            state.closed = true;
+            if let Some(signal) = &state.signal {
+                wakes.mark(signal);
+            }
+            queue.changed.notify_all();
+        }
+    }
+
+    /// Events that some subscriber was too slow for.
+    pub(super) fn n_dropped(&self) -> u64 {
+        self.n_dropped.load(Ordering::Relaxed)
+    }
+
+    fn subscribe(&self) -> Arc<Queue> {
+        let mut subscribers = lock(&self.subscribers);
+        let state = Mutex::new(QueueState { closed: subscribers.closed, ..QueueState::default() });
+        let queue = Arc::new(Queue { state, changed: Condvar::new(), n_dropped: AtomicU64::new(0) });
+        subscribers.queues.push(Arc::clone(&queue));
+        self.n_subscribers.fetch_add(1, Ordering::Relaxed);
+        queue
+    }
+}
+
+impl Queue {
+    fn push(&self, event: &Arc<TelemetryEvent>, wakes: &mut Wakes) -> bool {
+        let mut state = lock(&self.state);
+        if state.events.len() >= EVENT_QUEUE_LEN {
+            self.n_dropped.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        state.events.push_back(Arc::clone(event));
+        if let Some(signal) = &state.signal {
+            wakes.mark(signal);
+        }
+        drop(state);
+        self.changed.notify_all();
+        true
+    }
+}
+
+/// A subscriber's side: a bounded queue. Dropping it ends the subscription.
+pub struct EventReceiver {
+    home: Home,
+    telemetry: Arc<Telemetry>,
+    queue: Arc<Queue>,
+}
+
+impl EventReceiver {
+    pub(super) fn new(telemetry: &Arc<Telemetry>) -> Self {
+        let queue = telemetry.subscribe();
+        Self { home: Home::here(), telemetry: Arc::clone(telemetry), queue }
+    }
+
+    /// The next event, or why there is none. No timeout waits for as long as it takes.
+    pub fn recv(&self, timeout: Option<Duration>) -> Received {
+        if self.home.is_elsewhere() {
+            return Received::Closed;
+        }
+        wait_for(&self.queue.state, &self.queue.changed, timeout, |state| state.closed || !state.events.is_empty());
+        let mut state = lock(&self.queue.state);
+        match state.events.pop_front() {
+            Some(event) => Received::Event(event),
+            None if state.closed => Received::Closed,
+            None => Received::Timeout,
+        }
+    }
+
+    /// Have a signal marked whenever an event comes, and when the engine closes. True if something is there already.
+    pub fn subscribe(&self, signal: Signal) -> bool {
+        if self.home.is_elsewhere() {
+            return true;
+        }
+        let mut state = lock(&self.queue.state);
+        state.signal = Some(signal);
+        state.closed || !state.events.is_empty()
+    }
+
+    /// Events that this subscriber was too slow for.
+    pub fn n_dropped(&self) -> u64 {
+        self.queue.n_dropped.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for EventReceiver {
+    fn drop(&mut self) {
+        if self.home.is_elsewhere() {
+            return;
+        }
+        lock(&self.telemetry.subscribers).queues.retain(|queue| !Arc::ptr_eq(queue, &self.queue));
+        self.telemetry.n_subscribers.fetch_sub(1, Ordering::Relaxed);
+    }
+}

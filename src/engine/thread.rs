@@ -1,0 +1,248 @@
+//! The engine thread: it owns the scheduler and the backend, and does what the one says with the other.
+
+use super::loader::MakeBackend;
+use super::mailbox::Mailbox;
+use super::shared::{Command, Shared};
+use super::waker::Wakes;
+use super::{Callables, panic_text};
+use crate::backend::Backend;
+use crate::core::{Event, FinishReason, Outcome, RequestId, Scheduler, SchedulerOptions, Time, Work};
+use crate::error::Error;
+use crate::options::{StartOptions, StrategyOption};
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+/// ggml builds graphs on the stack of who calls it.
+pub(super) const STACK_BYTES: usize = 16 << 20;
+
+/// A custom strategy answers within this time, or the default stands in: every running request waits for it.
+const STRATEGY_DEADLINE: Duration = Duration::from_millis(200);
+
+/// The engine thread, from the making of the engine to its end.
+pub(super) fn run(shared: &Arc<Shared>, receiver: UnboundedReceiver<Command>, callables: Arc<dyn Callables>) {
+    match catch_unwind(AssertUnwindSafe(|| serve(shared, receiver, callables))) {
+        Ok(Ok(())) => shared.retire(),
+        Ok(Err(error)) => shared.fail(&error),
+        Err(panic) => shared.fail(&Error::EngineCrashed(panic_text(&*panic))),
+    }
+}
+
+fn serve(
+    shared: &Arc<Shared>,
+    receiver: UnboundedReceiver<Command>,
+    callables: Arc<dyn Callables>,
+) -> Result<(), Error> {
+    let mut commands = Commands::new(receiver)?;
+    let Some((make_backend, early)) = wait_for_model(shared, &mut commands) else { return Ok(()) };
+    let backend = make_backend()?;
+    let limits = backend.limits();
+    let mut options = SchedulerOptions::from(&shared.options);
+    // The handle keeps the bound, so that a caller hears at once.
+    options.max_queue = 0;
+    let scheduler = Scheduler::new(options, limits.clone());
+    let shared = Arc::clone(shared);
+    let routes = BTreeMap::new();
+    let mut thread = EngineThread { shared, commands, callables, backend, scheduler, routes, wakes: Wakes::default() };
+    thread.shared.set_ready(limits);
+    for command in early {
+        thread.obey(command);
+    }
+    thread.run();
+    Ok(())
+}
+
+/// Wait for the loader. None if the engine ended first; else with the commands that came before it was done.
+fn wait_for_model(shared: &Shared, commands: &mut Commands) -> Option<(MakeBackend, Vec<Command>)> {
+    let mut early = Vec::new();
+    while !shared.may_stop() {
+        let wait = shared.held_until().map(|at| at - shared.clock.now());
+        match commands.wait(wait) {
+            Some(Command::Start(make_backend)) => return Some((make_backend, early)),
+            Some(command @ (Command::Submit(_) | Command::Cancel(_))) => early.push(command),
+            Some(Command::Look) | None => {}
+        }
+        shared.expire_held(shared.clock.now());
+    }
+    None
+}
+
+struct EngineThread {
+    shared: Arc<Shared>,
+    commands: Commands,
+    callables: Arc<dyn Callables>,
+    backend: Box<dyn Backend>,
+    scheduler: Scheduler,
+    /// The mailboxes of the requests that the core has.
+    routes: BTreeMap<RequestId, Arc<Mailbox>>,
+    /// Who is woken at the end of the turn.
+    wakes: Wakes,
+}
+
+impl EngineThread {
+    /// Turn after turn, until the engine is closed.
+    fn run(&mut self) {
+        loop {
+            self.drain_commands();
+            let worked = self.work();
+            // Only now: a long pass must not end a request that it brought forward.
+            let now = self.shared.clock.now();
+            self.shared.expire_held(now);
+            self.scheduler.handle_timeout(now);
+            self.shared.stats.publish(&self.scheduler.stats());
+            self.route_events();
+            if !worked {
+                if self.shared.may_stop() {
+                    return;
+                }
+                self.idle();
+            }
+        }
+    }
+
+    /// Do the next thing, if there is one.
+    fn work(&mut self) -> bool {
+        let Some(work) = self.scheduler.plan(self.shared.clock.now()) else { return false };
+        let outcome = self.carry_out(&work);
+        // Before the outcome: a pass may have been aborted because of what they say.
+        self.drain_commands();
+        self.scheduler.apply(self.shared.clock.now(), work, outcome);
+        true
+    }
+
+    fn carry_out(&mut self, work: &Work) -> Outcome {
+        match work {
+            Work::Prepare(ops) => Outcome::Prepare(self.backend.prepare(ops)),
+            Work::Decode(rows) => {
+                self.shared.passes.begin(rows, self.backend.abort_flag());
+                let outcome = self.backend.decode(rows);
+                self.shared.passes.end();
+                Outcome::Decode(outcome)
+            }
+            Work::Strategy(view) => Outcome::Strategy(match strategy_id(&self.shared.options) {
+                Some(id) => self.callables.strategy(id, view.clone(), STRATEGY_DEADLINE),
+                None => Err("the strategy is built in".into()),
+            }),
+        }
+    }
+
+    /// Sleep until somebody says something or somebody's time is over.
+    fn idle(&mut self) {
+        if cfg!(debug_assertions) {
+            self.scheduler.check();
+        }
+        let due = self.scheduler.poll_timeout().into_iter().chain(self.shared.held_until()).min();
+        let wait = due.map(|at: Time| at - self.shared.clock.now());
+        if let Some(command) = self.commands.wait(wait) {
+            self.obey(command);
+        }
+    }
+
+    fn drain_commands(&mut self) {
+        while let Some(command) = self.commands.next() {
+            self.obey(command);
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Submit(entry) if entry.mailbox.has_ended() => {
+                self.shared.count_outside(&Ok(FinishReason::Cancelled));
+            }
+            Command::Submit(entry) => {
+                let id = entry.request.id;
+                match self.scheduler.submit(entry.at, entry.request) {
+                    Ok(()) => drop(self.routes.insert(id, entry.mailbox)),
+                    Err(error) => self.shared.end_outside(id, Err(error)),
+                }
+            }
+            Command::Cancel(id) => {
+                self.shared.passes.settle(id);
+                self.scheduler.cancel(self.shared.clock.now(), id);
+            }
+            // The loader runs once, and this thread has what it gave.
+            Command::Start(_) | Command::Look => {}
+        }
+    }
+
+    /// Tell the callers and the listeners what happened in this turn, then wake each of them once.
+    fn route_events(&mut self) {
+        while let Some(event) = self.scheduler.poll_event() {
+            self.route(&event);
+        }
+        self.wakes = Wakes::default();
+    }
+
+    fn route(&mut self, event: &Event) {
+        let about = match event {
+            Event::Chunk { request, text, tokens } => {
+                if let Some(mailbox) = self.routes.get(request) {
+                    mailbox.push(text, tokens, &mut self.wakes);
+                }
+                return;
+            }
+            Event::Finished(finished) => {
+                self.routes.remove(&finished.request);
+                self.shared.end(finished, &mut self.wakes);
+                return;
+            }
+            Event::Started { request, .. } => {
+                if let Some(mailbox) = self.routes.get(request) {
+                    mailbox.start();
+                }
+                Some(request)
+            }
+            Event::Queued { request, .. } | Event::Parked { request, .. } | Event::Resumed { request, .. } => {
+                Some(request)
+            }
+            Event::Tick { .. }
+            | Event::KvPressure { .. }
+            | Event::PrefixInstability { .. }
+            | Event::StrategyFailed { .. } => None,
+        };
+        // Nothing is told of a request after its end.
+        if about.is_none_or(|id| self.routes.get(id).is_some_and(|mailbox| !mailbox.has_ended())) {
+            self.shared.telemetry.publish(self.shared.clock.now(), event, &mut self.wakes);
+        }
+    }
+}
+
+fn strategy_id(options: &StartOptions) -> Option<u64> {
+    match options.batch_strategy {
+        StrategyOption::Callable(id) => Some(id),
+        StrategyOption::Builtin(_) => None,
+    }
+}
+
+/// The engine thread's end of the channel, with a timer.
+struct Commands {
+    receiver: UnboundedReceiver<Command>,
+    runtime: Runtime,
+}
+
+impl Commands {
+    fn new(receiver: UnboundedReceiver<Command>) -> Result<Self, Error> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        let runtime = runtime.map_err(|e| Error::EngineCrashed(format!("there is no timer: {e}")))?;
+        Ok(Self { receiver, runtime })
+    }
+
+    /// The next command that is there.
+    fn next(&mut self) -> Option<Command> {
+        self.receiver.try_recv().ok()
+    }
+
+    /// Wait for a command; none when the time runs out first.
+    fn wait(&mut self, timeout: Option<Duration>) -> Option<Command> {
+        let receiver = &mut self.receiver;
+        self.runtime.block_on(async {
+            match timeout {
+                Some(timeout) => tokio::time::timeout(timeout, receiver.recv()).await.ok().flatten(),
+                None => receiver.recv().await,
+            }
+        })
+    }
+}
