@@ -14,7 +14,12 @@ const HEADROOM: u32 = 32;
 impl Scheduler {
     /// Give free slots to those who were parked, then to those who wait, each in order of arrival. Nobody overtakes: a
     /// request that does not fit yet keeps those behind it waiting, or a stream of small ones would starve it.
+    ///
+    /// While room is being made for those who run, nobody comes in: who was just parked would take the room at once.
     pub(super) fn admit(&mut self, now: Time) {
+        if (self.pressure.n_parked > 0 || self.pressure.n_splits > 0) && self.running_ids().next().is_some() {
+            return;
+        }
         while let Some(slot) = self.free_slot() {
             let Some(id) = self.next_in_line() else { return };
             let found = self.prefix_for(id);

@@ -35,6 +35,11 @@ impl Scheduler {
                 Op::Remove(seq) => self.sequences.cells.trim(seq, 0),
             }
         }
+        self.tell_starts();
+    }
+
+    /// Tell who got a slot, once it is known which prefix they really have.
+    pub(super) fn tell_starts(&mut self) {
         for id in std::mem::take(&mut self.starting) {
             self.tell_start(id);
         }
@@ -105,8 +110,8 @@ impl Scheduler {
         self.note_positions(&outcome.positions);
         self.row_cap = None;
         self.totals.n_ticks += 1;
-        if !self.pressure.purged.is_empty() || self.pressure.n_splits > 0 {
-            let pressure = std::mem::take(&mut self.pressure);
+        let pressure = std::mem::take(&mut self.pressure);
+        if !pressure.purged.is_empty() || pressure.n_splits > 0 {
             self.events
                 .push_back(Event::KvPressure { purged_seq_ids: pressure.purged, batch_splits: pressure.n_splits });
         }

@@ -129,6 +129,7 @@ impl Scheduler {
         self.parked.insert(id);
         self.sequences.release(seq);
         self.ops.push(Op::Remove(seq));
+        self.pressure.n_parked += 1;
         self.totals.n_parked += 1;
         self.events.push_back(Event::Parked { request: id, seq, n_tokens });
     }

@@ -81,6 +81,7 @@ pub struct Scheduler {
 pub(super) struct Pressure {
     pub(super) purged: Vec<SeqId>,
     pub(super) n_splits: u32,
+    pub(super) n_parked: u32,
 }
 
 /// A `TimeoutKind` that can be ordered.
@@ -217,6 +218,9 @@ impl Scheduler {
             return None;
         }
         self.admit(now);
+        if self.ops.is_empty() {
+            self.tell_starts();
+        }
         let work = if self.ops.is_empty() { self.plan_pass(now) } else { None };
         let work = if self.ops.is_empty() { work } else { Some(Work::Prepare(std::mem::take(&mut self.ops))) };
         self.in_flight = work.is_some();

@@ -27,7 +27,7 @@ impl Utf8Assembler {
             self.bytes.clear();
             text.push(char::REPLACEMENT_CHARACTER);
         }
-        if self.tokens.is_empty() { None } else { Some((text, std::mem::take(&mut self.tokens))) }
+        if text.is_empty() && self.tokens.is_empty() { None } else { Some((text, std::mem::take(&mut self.tokens))) }
     }
 
     fn take_complete(&mut self) -> String {
@@ -105,7 +105,7 @@ mod tests {
             cuts.sort_unstable();
             let pieces: Vec<&[u8]> = cuts.windows(2).map(|w| &bytes[w[0]..w[1]]).collect();
             let (texts, tokens) = assemble(&pieces);
-            prop_assert_eq!(texts.concat(), text);
+            prop_assert_eq!(&texts.concat(), &text);
             prop_assert_eq!(tokens.len(), pieces.len());
         }
 

@@ -1,2 +1,4 @@
 //! The Rust tests: one binary.
+
 mod sampling;
+mod scheduler;
