@@ -7,5 +7,7 @@ pub mod core;
 pub mod engine;
 pub mod error;
 pub mod options;
+#[cfg(feature = "python")]
+mod py;
 pub mod sampling;
 pub mod sim;

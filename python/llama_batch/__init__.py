@@ -1,0 +1,98 @@
+"""Continuous batching for llama.cpp inside Python: many callers, one GGUF model, one process.
+
+Example:
+    >>> from llama_batch import Engine
+    >>> with Engine(n_parallel=8) as engine:
+    ...     print(engine.chat("Why is the sky blue?").result())
+"""
+
+from __future__ import annotations
+
+from llama_batch import _cpu
+
+_cpu.check()
+
+from llama_batch import _core  # noqa: E402 - only a CPU that can run it may load it
+from llama_batch._options import REQUEST_OPTIONS, START_OPTIONS, RequestOptions, StartOptions  # noqa: E402
+from llama_batch.engine import Engine  # noqa: E402
+from llama_batch.errors import (  # noqa: E402
+    ChatTemplateError,
+    ContextFullError,
+    EmptyPromptError,
+    EngineClosedError,
+    EngineCrashedError,
+    EngineForkedError,
+    EngineNotReadyError,
+    InferenceError,
+    LlamaBatchError,
+    ModelLoadError,
+    ModelNotFoundError,
+    OptionError,
+    PromptError,
+    QueueFullError,
+    RequestTimeoutError,
+)
+from llama_batch.generation import Generation  # noqa: E402
+from llama_batch.mapping import Map  # noqa: E402
+from llama_batch.model import Model  # noqa: E402
+from llama_batch.telemetry import Event, Subscription, subscribe  # noqa: E402
+from llama_batch.types import (  # noqa: E402
+    Chunk,
+    Completion,
+    OptionSpec,
+    Stats,
+    StrategyRow,
+    StrategyView,
+    Timings,
+    Usage,
+)
+
+__version__: str = _core.__version__
+
+LLAMA_CPP_BUILD: str
+"""The llama.cpp inside: its version, and what its kernels use of the processor."""
+
+__all__ = [
+    "LLAMA_CPP_BUILD",
+    "REQUEST_OPTIONS",
+    "START_OPTIONS",
+    "ChatTemplateError",
+    "Chunk",
+    "Completion",
+    "ContextFullError",
+    "EmptyPromptError",
+    "Engine",
+    "EngineClosedError",
+    "EngineCrashedError",
+    "EngineForkedError",
+    "EngineNotReadyError",
+    "Event",
+    "Generation",
+    "InferenceError",
+    "LlamaBatchError",
+    "Map",
+    "Model",
+    "ModelLoadError",
+    "ModelNotFoundError",
+    "OptionError",
+    "OptionSpec",
+    "PromptError",
+    "QueueFullError",
+    "RequestOptions",
+    "RequestTimeoutError",
+    "StartOptions",
+    "Stats",
+    "StrategyRow",
+    "StrategyView",
+    "Subscription",
+    "Timings",
+    "Usage",
+    "subscribe",
+]
+
+
+def __getattr__(name: str) -> str:
+    """`LLAMA_CPP_BUILD` sets llama.cpp up, which an import alone should not."""
+    if name == "LLAMA_CPP_BUILD":
+        return _core.build()
+    raise AttributeError(f"module 'llama_batch' has no attribute {name!r}")

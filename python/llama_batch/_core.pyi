@@ -1,0 +1,171 @@
+"""The Rust side. Internal: the public classes are in `llama_batch`."""
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import Any, Literal, final
+
+from llama_batch.errors import LlamaBatchError
+from llama_batch.telemetry import Event
+from llama_batch.types import Completion, EngineState
+
+__version__: str
+
+def build() -> str:
+    """Which llama.cpp is inside; "none" in a build without it."""
+
+def has_llama() -> bool:
+    """Whether llama.cpp is inside."""
+
+def drain_logs() -> tuple[list[tuple[int, str]], int]:
+    """What llama.cpp logged since the last call, as levels of `logging` and lines, and how many lines were lost."""
+
+def option_tables() -> dict[str, list[dict[str, Any]]]:
+    """The two tables, `start` and `request`, as rows in the order of declaration."""
+
+def error_samples() -> list[tuple[str, bool, LlamaBatchError]]:
+    """One error of each kind, with its code and whether it may be retried."""
+
+@final
+class Hub:
+    """One event loop's bell."""
+
+    def __new__(cls, socket: bool) -> Hub: ...
+    def fileno(self) -> int | None:
+        """The file descriptor to watch; None where there is none."""
+
+    def drain(self) -> list[int]:
+        """The keys that were marked since the last call."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it rings; False if the time runs out first, or once it is closed."""
+
+    def close(self) -> None:
+        """Ring it no more."""
+
+@final
+class Ticket:
+    """A submitted request. Dropping it cancels the request."""
+
+    @property
+    def id(self) -> int:
+        """The request's number."""
+
+    def take(self) -> tuple[str, tuple[int, ...]] | Literal[False] | None:
+        """What came since the last call; None if nothing did, False if nothing more will."""
+
+    def done(self) -> bool:
+        """Whether the request has ended."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until there is something to take; False if the time runs out first."""
+
+    def wait_end(self, timeout: float | None = None) -> bool:
+        """Wait for the end; False if the time runs out first."""
+
+    def watch(self, hub: Hub, key: int, end_only: bool) -> bool:
+        """Have a key marked whenever something comes. True if something is there already."""
+
+    def outcome(self) -> Completion | LlamaBatchError | None:
+        """The completion, or the error that the request ended with; None while it runs."""
+
+    def cancelled(self) -> bool:
+        """Whether the request was cancelled."""
+
+    def cancel(self) -> None:
+        """Cancel the request."""
+
+    def so_far(self) -> tuple[str, list[int]]:
+        """Text and tokens so far, taken or not."""
+
+@final
+class EventReceiver:
+    """A bounded queue of one engine's events."""
+
+    def recv(self, timeout: float | None = None) -> Event | Literal[False] | None:
+        """The next event; None if the time runs out first, False once all is received."""
+
+    def watch(self, hub: Hub, key: int) -> bool:
+        """Have a key marked whenever an event comes. True if something is there already."""
+
+    @property
+    def n_dropped(self) -> int:
+        """Events that came while the queue was full."""
+
+@final
+class Model:
+    """A loaded model."""
+
+    @property
+    def n_vocab(self) -> int:
+        """Tokens of the vocabulary."""
+
+    def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
+        """Text to tokens."""
+
+    def pieces(self, tokens: list[int], special: bool) -> bytes:
+        """The bytes of tokens, one after the other."""
+
+    def is_eog(self, token: int) -> bool:
+        """Whether a token ends a generation."""
+
+    def apply_chat_template(self, messages: str, plain: str, add_generation_prompt: bool) -> str:
+        """The prompt that messages make."""
+
+    def facts(self) -> dict[str, Any]:
+        """What is known of it, by the names of `llama_batch.Model`."""
+
+@final
+class Engine:
+    """An engine. Dropping it closes it, cancelling what runs."""
+
+    def __new__(cls, name: str, options: dict[str, Any]) -> Engine: ...
+    @property
+    def id(self) -> int:
+        """Its number in this process."""
+
+    @property
+    def capacity(self) -> tuple[int, int]:
+        """Slots, and requests that may wait for one (0: any number)."""
+
+    @property
+    def state(self) -> EngineState:
+        """What it does."""
+
+    def load_file(self, path: str | PathLike[str]) -> None:
+        """Load a GGUF file in the background."""
+
+    def load_sim(self, settings: Mapping[str, str]) -> None:
+        """Simulate a model."""
+
+    def fail(self, exception: BaseException) -> None:
+        """The model never comes: end everybody who waits for it."""
+
+    def wait_ready(self, timeout: float | None = None) -> bool:
+        """Wait until it is ready; False if the time runs out first."""
+
+    def watch_ready(self, hub: Hub, key: int) -> bool:
+        """Have a key marked once loading is over. True if it is already."""
+
+    def submit(self, prompt: Any, options: dict[str, Any], stream: bool) -> Ticket:
+        """Submit text or token ids."""
+
+    def submit_chat(self, messages: str, plain: str, options: dict[str, Any], stream: bool) -> Ticket:
+        """Submit messages."""
+
+    def submit_wrong(self, code: str, message: str, options: dict[str, Any], stream: bool) -> Ticket:
+        """Submit something that was found wrong before."""
+
+    def cancel(self, request_id: int) -> None:
+        """Cancel a request."""
+
+    def stats(self) -> dict[str, Any]:
+        """Figures of this moment, by the names of `llama_batch.Stats`."""
+
+    def model(self) -> Model:
+        """The model, as soon as it turns text into tokens."""
+
+    def close(self, drain: bool, timeout: float | None = None) -> bool:
+        """Close it: whether its threads have ended."""
+
+    def subscribe(self) -> EventReceiver:
+        """Listen to its events from here on."""

@@ -1,0 +1,35 @@
+"""What llama.cpp logs, handed on to `logging` as `llama_batch.llama_cpp`. Quiet unless somebody configures it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from llama_batch import _core
+
+PERIOD_S = 1.0
+
+_logger = logging.getLogger("llama_batch.llama_cpp")
+logging.getLogger("llama_batch").addHandler(logging.NullHandler())
+_started = threading.Lock()
+
+
+def start_draining() -> None:
+    """Hand on lines from now on, on one daemon thread of this process. llama.cpp's own threads never wait for it."""
+    if _core.has_llama() and _started.acquire(blocking=False):
+        threading.Thread(target=_drain_for_ever, name="llama-batch-logs", daemon=True).start()
+
+
+def drain() -> None:
+    """Hand on the lines that wait."""
+    lines, n_dropped = _core.drain_logs()
+    for level, text in lines:
+        _logger.log(level, "%s", text)
+    if n_dropped:
+        _logger.warning("%d lines of llama.cpp were lost", n_dropped)
+
+
+def _drain_for_ever() -> None:
+    pause = threading.Event()
+    while not pause.wait(PERIOD_S):
+        drain()

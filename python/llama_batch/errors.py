@@ -1,0 +1,229 @@
+"""Everything that can go wrong, as one tree of exceptions.
+
+`OptionError` comes from the call itself. Every other error comes from `Generation.result`, from `await`, or from
+iteration, after whatever was generated before it. A finish reason is not an error: see `Completion.finish_reason`.
+
+The Rust side names the same errors by the same `code` (`src/error.rs`); `tests/parity` compares both.
+
+Example:
+    >>> try:
+    ...     engine.generate("Hello", timeout=0.5).result()
+    ... except RequestTimeoutError as error:
+    ...     print(error.completion.text)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from llama_batch.types import Completion
+
+__all__ = [
+    "ChatTemplateError",
+    "ContextFullError",
+    "EmptyPromptError",
+    "EngineClosedError",
+    "EngineCrashedError",
+    "EngineForkedError",
+    "EngineNotReadyError",
+    "InferenceError",
+    "LlamaBatchError",
+    "ModelLoadError",
+    "ModelNotFoundError",
+    "OptionError",
+    "PromptError",
+    "QueueFullError",
+    "RequestTimeoutError",
+]
+
+
+class LlamaBatchError(Exception):
+    """The root of all errors of this package.
+
+    Attributes:
+        code: a stable name for programs, such as `"queue_full"`.
+        request_id: the request that failed, where there is one.
+        retryable: whether the same call may succeed later.
+    """
+
+    code: ClassVar[str] = "error"
+    retryable: ClassVar[bool] = False
+    request_id: int | None
+
+    def __init__(self, message: str = "", *, request_id: int | None = None) -> None:
+        """Make an error.
+
+        Args:
+            message: what went wrong, for people.
+            request_id: the request that failed.
+        """
+        super().__init__(message)
+        self.message = message
+        self.request_id = request_id
+
+    def __str__(self) -> str:
+        """The message alone."""
+        return self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Survive pickling, keyword arguments and all: errors cross process pools."""
+        return (_rebuild, (type(self), self.message, self.__dict__.copy()))
+
+
+def _rebuild(cls: type[LlamaBatchError], message: str, state: dict[str, Any]) -> LlamaBatchError:
+    error = cls(message)
+    error.__dict__.update(state)
+    return error
+
+
+class OptionError(LlamaBatchError, ValueError):
+    """An option is unknown (the message suggests the nearest one), of the wrong type, or out of range."""
+
+    code = "invalid_option"
+
+
+class ModelNotFoundError(LlamaBatchError, FileNotFoundError):
+    """The path or URI of the model does not lead to a file."""
+
+    code = "model_not_found"
+
+
+class ModelLoadError(LlamaBatchError):
+    """llama.cpp could not load the model or make a context; the message holds its own reason."""
+
+    code = "load_failed"
+
+
+class EngineNotReadyError(LlamaBatchError):
+    """The model is still loading."""
+
+    code = "not_ready"
+    retryable = True
+
+
+class EngineClosedError(LlamaBatchError):
+    """The engine is closed."""
+
+    code = "closed"
+
+
+class EngineForkedError(EngineClosedError):
+    """The engine belongs to the process that this one was forked from; make a new one here."""
+
+    code = "forked"
+
+
+class EngineCrashedError(LlamaBatchError):
+    """The engine's thread panicked: a bug of this package. The message is the panic's."""
+
+    code = "crashed"
+
+
+class QueueFullError(LlamaBatchError):
+    """As many requests wait for a slot as `max_queue` allows.
+
+    Attributes:
+        max_queue: the bound. Unit: requests.
+    """
+
+    code = "queue_full"
+    retryable = True
+
+    def __init__(self, message: str = "", *, request_id: int | None = None, max_queue: int = 0) -> None:
+        """Make an error.
+
+        Args:
+            message: what went wrong, for people.
+            request_id: the request that was refused.
+            max_queue: the bound. Unit: requests.
+        """
+        super().__init__(message, request_id=request_id)
+        self.max_queue = max_queue
+
+
+class RequestTimeoutError(LlamaBatchError, TimeoutError):
+    """A time limit of the request ran out.
+
+    Attributes:
+        option: the limit: `"timeout"`, `"queue_timeout"` or `"stall_timeout"`.
+        limit_s: its value. Unit: seconds.
+        completion: what was generated until then.
+    """
+
+    code = "timeout"
+    retryable = True
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        request_id: int | None = None,
+        option: str = "timeout",
+        limit_s: float = 0.0,
+        completion: Completion | None = None,
+    ) -> None:
+        """Make an error.
+
+        Args:
+            message: what went wrong, for people.
+            request_id: the request that ran out of time.
+            option: the limit that ran out.
+            limit_s: its value. Unit: seconds.
+            completion: what was generated until then.
+        """
+        super().__init__(message, request_id=request_id)
+        self.option = option
+        self.limit_s = limit_s
+        self.completion = completion
+
+
+class PromptError(LlamaBatchError, ValueError):
+    """The prompt is neither text nor token ids of the vocabulary, or holds what no model input can hold."""
+
+    code = "invalid_prompt"
+
+
+class EmptyPromptError(PromptError):
+    """The prompt has no tokens."""
+
+    code = "empty_prompt"
+
+
+class ContextFullError(LlamaBatchError):
+    """The prompt can never fit the context.
+
+    Attributes:
+        n_prompt_tokens: the prompt's length. Unit: tokens.
+        n_ctx: what one request may use. Unit: tokens.
+    """
+
+    code = "context_full"
+
+    def __init__(
+        self, message: str = "", *, request_id: int | None = None, n_prompt_tokens: int = 0, n_ctx: int = 0
+    ) -> None:
+        """Make an error.
+
+        Args:
+            message: what went wrong, for people.
+            request_id: the request that was refused.
+            n_prompt_tokens: the prompt's length. Unit: tokens.
+            n_ctx: what one request may use. Unit: tokens.
+        """
+        super().__init__(message, request_id=request_id)
+        self.n_prompt_tokens = n_prompt_tokens
+        self.n_ctx = n_ctx
+
+
+class ChatTemplateError(LlamaBatchError, ValueError):
+    """The model has no chat template, the template failed, or the messages do not suit it."""
+
+    code = "invalid_template"
+
+
+class InferenceError(LlamaBatchError):
+    """A forward pass or a draw failed, and so did the retry."""
+
+    code = "inference_failed"
+    retryable = True

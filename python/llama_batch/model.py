@@ -1,0 +1,193 @@
+"""A loaded model: text to tokens and back, metadata, the chat template."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from llama_batch._messages import as_json, as_plain
+from llama_batch.errors import PromptError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from llama_batch import _core
+    from llama_batch.types import Message
+
+
+class Model:
+    """The model of an engine. Its calls run in the caller's thread, beside the engine's work.
+
+    Example:
+        >>> model = engine.model
+        >>> model.detokenize(model.tokenize("Hello"))
+        'Hello'
+    """
+
+    def __init__(self, native: _core.Model) -> None:
+        """Hold a loaded model. `Engine.model` gives it.
+
+        Args:
+            native: the model.
+        """
+        self._native = native
+        self._facts: dict[str, Any] = native.facts()
+
+    @property
+    def n_vocab(self) -> int:
+        """Tokens of the vocabulary."""
+        return self._native.n_vocab
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """Every scalar key of the GGUF file, with its value as text."""
+        return MappingProxyType(dict(self._facts.get("metadata", ())))
+
+    @property
+    def description(self) -> str:
+        """Architecture, size and quantisation, in llama.cpp's words."""
+        return str(self._facts.get("description", "a simulated model"))
+
+    @property
+    def architecture(self) -> str:
+        """The name of the architecture, such as "llama"."""
+        return str(self._facts.get("architecture", "simulated"))
+
+    @property
+    def chat_template(self) -> str | None:
+        """The source of the model's chat template; None if it has none."""
+        template: str | None = self._facts.get("chat_template")
+        return template
+
+    @property
+    def n_ctx_train(self) -> int:
+        """The context that the model was trained on. Unit: tokens."""
+        return int(self._facts.get("n_ctx_train", 0))
+
+    @property
+    def n_params(self) -> int:
+        """Parameters."""
+        return int(self._facts.get("n_params", 0))
+
+    @property
+    def n_embd(self) -> int:
+        """Width of the embeddings."""
+        return int(self._facts.get("n_embd", 0))
+
+    @property
+    def n_layer(self) -> int:
+        """Layers."""
+        return int(self._facts.get("n_layer", 0))
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of all tensors. Unit: bytes."""
+        return int(self._facts.get("size_bytes", 0))
+
+    @property
+    def bos_token(self) -> int | None:
+        """The token that begins a text."""
+        token: int | None = self._facts.get("bos")
+        return token
+
+    @property
+    def eos_token(self) -> int | None:
+        """The token that ends a text."""
+        token: int | None = self._facts.get("eos")
+        return token
+
+    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """Turn text into tokens.
+
+        Args:
+            text: the text.
+            add_special: add BOS and EOS as the vocabulary says.
+            parse_special: read the text of control tokens as those tokens.
+
+        Returns:
+            Token ids.
+
+        Raises:
+            PromptError: the text cannot be tokenised.
+
+        Example:
+            >>> len(engine.model.tokenize("Hello, world"))
+            4
+        """
+        try:
+            return self._native.tokenize(text, add_special, parse_special)
+        except UnicodeEncodeError:
+            raise PromptError("the text holds a lone surrogate, which no encoding of text has") from None
+
+    def detokenize(self, token_ids: Sequence[int], *, special: bool = False) -> str:
+        """Turn tokens into text; bytes that are no whole character become U+FFFD.
+
+        Args:
+            token_ids: the tokens.
+            special: write control tokens too.
+
+        Returns:
+            The text.
+
+        Raises:
+            PromptError: a token is not in the vocabulary.
+
+        Example:
+            >>> engine.model.detokenize([504, 2, 3])
+        """
+        return self.detokenize_bytes(token_ids, special=special).decode("utf-8", "replace")
+
+    def detokenize_bytes(self, token_ids: Sequence[int], *, special: bool = False) -> bytes:
+        """Turn tokens into bytes, which need not end with a whole character.
+
+        Args:
+            token_ids: the tokens.
+            special: write control tokens too.
+
+        Returns:
+            UTF-8, in general.
+
+        Raises:
+            PromptError: a token is not in the vocabulary.
+
+        Example:
+            >>> engine.model.detokenize_bytes([504])
+        """
+        try:
+            return self._native.pieces(list(token_ids), special)
+        except (OverflowError, TypeError) as error:
+            raise PromptError(f"token ids are integers of the vocabulary: {error}") from None
+
+    def is_eog(self, token_id: int) -> bool:
+        """Whether a token ends a generation.
+
+        Args:
+            token_id: the token.
+
+        Returns:
+            Whether it does.
+
+        Example:
+            >>> engine.model.is_eog(engine.model.eos_token)
+            True
+        """
+        return self._native.is_eog(token_id)
+
+    def apply_chat_template(self, messages: str | Sequence[Message], *, add_generation_prompt: bool = True) -> str:
+        """Render messages with the model's chat template.
+
+        Args:
+            messages: text, or a list of messages such as `{"role": "user", "content": "..."}`.
+            add_generation_prompt: end with what begins the answer.
+
+        Returns:
+            The prompt, to be tokenised with special tokens parsed.
+
+        Raises:
+            ChatTemplateError: there is no template, it failed, or the messages do not suit it.
+            PromptError: a message holds what no text can hold.
+
+        Example:
+            >>> prompt = engine.model.apply_chat_template("Why is the sky blue?")
+        """
+        return self._native.apply_chat_template(as_json(messages), as_plain(messages), add_generation_prompt)

@@ -1,0 +1,290 @@
+"""Telemetry: what an engine does, as events, to callables and to async iterators.
+
+Events run off the engine thread, behind a bounded queue of 4,096 events for each subscriber, which counts what it
+drops. A callable that raises is reported through `logging` and hears no more; the engine goes on.
+
+| Event | Measurements | Metadata (beside `engine`) |
+|---|---|---|
+| `tick` | batch_size, decode_tokens, prefill_tokens, active_slots, queue_depth, eval_ms, sample_ms | |
+| `request.queued` | prompt_tokens, queue_depth | request_id, mode, session |
+| `request.start` | prompt_tokens, prefix_cache_tokens, queue_ms | request_id, seq_id, mode, session, prefix_source |
+| `request.done` | prompt_tokens, generated_tokens, duration_ms, ttft_ms, queue_ms, prompt_eval_rate, generation_rate, \
+prefix_cache_tokens, prefix_cache_ratio | request_id, seq_id, mode, session, prefix_source, stop_reason |
+| `request.exception` | as `request.done` | as `request.done`, with reason, code; stop_reason is "error" |
+| `request.parked` | n_tokens | request_id, seq_id |
+| `request.resumed` | prefix_cache_tokens, parked_ms | request_id, seq_id |
+| `kv_pressure` | purged_slots, batch_splits | purged_seq_ids |
+| `prefix_instability` | matched_tokens, cached_tokens | seq_id |
+| `strategy_failed` | | reason |
+
+`mode` is "generate" or "stream", `stop_reason` a finish reason, "timeout" or "error"; `seq_id` is None for a request
+that never had a slot. Rates are tokens per second, of the tokens really computed; `ttft_ms` includes the queue.
+
+Example:
+    >>> with engine.subscribe(lambda event: print(event.name, event.measurements), events=["request.done"]):
+    ...     engine.generate("Hello").result()
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakSet
+
+from llama_batch import _core
+from llama_batch._hub import current_hub, new_key
+from llama_batch.errors import LlamaBatchError, OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+
+    from llama_batch.engine import Engine
+
+__all__ = ["EVENT_NAMES", "EngineRef", "Event", "EventStream", "Subscription", "subscribe"]
+
+EVENT_NAMES = (
+    "tick",
+    "request.queued",
+    "request.start",
+    "request.done",
+    "request.exception",
+    "request.parked",
+    "request.resumed",
+    "kv_pressure",
+    "prefix_instability",
+    "strategy_failed",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRef:
+    """Which engine an event is about.
+
+    Attributes:
+        name: the engine's name.
+        id: its number in this process, from 1.
+    """
+
+    name: str
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that an engine did.
+
+    Attributes:
+        name: what, such as "request.done".
+        measurements: numbers, by name.
+        metadata: what they belong to, by name; `engine` is in each.
+        at_s: when, in seconds since the engine was made.
+    """
+
+    name: str
+    measurements: Mapping[str, float]
+    metadata: Mapping[str, Any]
+    at_s: float = 0.0
+
+
+class _Wanted:
+    """Which events a subscriber wants."""
+
+    def __init__(self, events: Iterable[str] | None) -> None:
+        self._names: set[str] | None = None
+        if events is None:
+            return
+        self._names = set()
+        for name in [events] if isinstance(events, str) else events:
+            family = name.removesuffix("*")
+            found = {n for n in EVENT_NAMES if n == name or (family != name and n.startswith(family))}
+            if not found:
+                raise OptionError(f"unknown event {name!r}; there are {', '.join(EVENT_NAMES)}")
+            self._names |= found
+
+    def __contains__(self, name: str) -> bool:
+        return self._names is None or name in self._names
+
+
+class Subscription:
+    """A callable that hears events, until `close()` or the end of `with`.
+
+    Each engine that it hears has a daemon thread that calls it.
+    """
+
+    def __init__(self, callback: Callable[[Event], object], events: Iterable[str] | None) -> None:
+        """Subscribe a callable. Made by `Engine.subscribe` and `llama_batch.subscribe`.
+
+        Args:
+            callback: called with each event.
+            events: the names of those it wants, "request.*" for a family; None for all.
+        """
+        self._callback = callback
+        self._wanted = _Wanted(events)
+        self._lock = threading.Lock()
+        self._closed = False
+        self._n_dropped = 0
+        self._ears: dict[_core.Hub, tuple[_core.EventReceiver, threading.Thread]] = {}
+
+    @property
+    def n_dropped(self) -> int:
+        """Events that were lost because the callable was too slow."""
+        with self._lock:
+            return self._n_dropped + sum(receiver.n_dropped for receiver, _ in self._ears.values())
+
+    def close(self) -> None:
+        """Hear no more. Events that wait are not delivered."""
+        with self._lock:
+            self._closed = True
+            ears = list(self._ears)
+        _everywhere.discard(self)
+        for hub in ears:
+            hub.close()
+
+    def __enter__(self) -> Self:
+        """Hear events until the end of `with`."""
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Hear no more."""
+        self.close()
+
+    def listen(self, receiver: _core.EventReceiver) -> None:
+        """Hear one engine.
+
+        Args:
+            receiver: the engine's events.
+        """
+        hub = _core.Hub(False)
+        thread = threading.Thread(target=self._pump, args=(receiver, hub), name="llama-batch-events", daemon=True)
+        with self._lock:
+            if self._closed:
+                return
+            self._ears[hub] = (receiver, thread)
+        _pumps.add(thread)
+        thread.start()
+
+    def _pump(self, receiver: _core.EventReceiver, hub: _core.Hub) -> None:
+        while not self._closed:
+            event = receiver.recv(0.0)
+            if event is False:
+                break
+            if event is not None:
+                self._tell(event)
+            elif not receiver.watch(hub, 0):
+                hub.wait(None)
+                hub.drain()
+        with self._lock:
+            self._ears.pop(hub, None)
+            self._n_dropped += receiver.n_dropped
+
+    def _tell(self, event: Event) -> None:
+        if event.name not in self._wanted:
+            return
+        try:
+            self._callback(event)
+        except Exception:
+            import logging
+
+            text = "A subscriber raised on %s and hears no more"
+            logging.getLogger("llama_batch.telemetry").exception(text, event.name)
+            self.close()
+
+
+class EventStream:
+    """Events of one engine, as an iterator and async iterator; it ends when the engine closes.
+
+    Example:
+        >>> async for event in engine.events(events=["request.*"]):
+        ...     print(event.metadata["request_id"], event.name)
+    """
+
+    def __init__(self, receiver: _core.EventReceiver, events: Iterable[str] | None) -> None:
+        """Listen to an engine. Made by `Engine.events`.
+
+        Args:
+            receiver: the engine's events.
+            events: the names of those that are wanted; None for all.
+        """
+        self._receiver = receiver
+        self._wanted = _Wanted(events)
+        self._key = new_key()
+
+    @property
+    def n_dropped(self) -> int:
+        """Events that were lost because the reader was too slow."""
+        return self._receiver.n_dropped
+
+    def __iter__(self) -> Iterator[Event]:
+        """Hear events; blocks the thread between them."""
+        return self
+
+    def __next__(self) -> Event:
+        """The next event."""
+        while True:
+            # In slices, so that Ctrl-C works.
+            event = self._receiver.recv(0.1)
+            if event is False:
+                raise StopIteration
+            if event is not None and event.name in self._wanted:
+                return event
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        """Hear events."""
+        return self
+
+    async def __anext__(self) -> Event:
+        """The next event."""
+        hub = current_hub()
+        while True:
+            event = self._receiver.recv(0.0)
+            if event is False:
+                raise StopAsyncIteration
+            if event is None:
+                await hub.wait(self._key, lambda: self._receiver.watch(hub.core, self._key))
+            elif event.name in self._wanted:
+                return event
+
+
+def subscribe(callback: Callable[[Event], object], *, events: Iterable[str] | None = None) -> Subscription:
+    """Have a callable hear the events of all engines of this process, those to come included.
+
+    Args:
+        callback: called with each `Event`, on a daemon thread.
+        events: the names of those it wants, "request.*" for a family; None for all.
+
+    Returns:
+        The subscription; keep it, and `close()` it.
+
+    Raises:
+        OptionError: there is no such event.
+
+    Example:
+        >>> subscription = llama_batch.subscribe(print, events=["tick"])
+    """
+    subscription = Subscription(callback, events)
+    _everywhere.add(subscription)
+    engines = sys.modules.get("llama_batch.engine")
+    for engine in engines.live_engines() if engines is not None else ():
+        attach(engine, [subscription])
+    return subscription
+
+
+def attach(engine: Engine, subscriptions: Iterable[Subscription] | None = None) -> None:
+    """Let subscriptions hear an engine; without any, those that hear all engines."""
+    for subscription in list(_everywhere) if subscriptions is None else subscriptions:
+        with suppress(LlamaBatchError):
+            subscription.listen(engine.native.subscribe())
+
+
+def join_pumps(timeout_s: float) -> None:
+    """Wait for the threads that call subscribers, once their engines are closed."""
+    for pump in list(_pumps):
+        if pump is not threading.current_thread():
+            pump.join(timeout_s)
+
+
+_everywhere: set[Subscription] = set()
+_pumps: WeakSet[threading.Thread] = WeakSet()

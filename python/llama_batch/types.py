@@ -1,0 +1,303 @@
+"""What an engine hands out: completions, chunks and figures. All of it is immutable.
+
+Example:
+    >>> done = engine.generate("Once upon a time", max_tokens=100).result()
+    >>> print(done, done.finish_reason, done.usage.generated_tokens, done.timings.ttft_ms)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any, Literal, Self, TypeAlias
+
+__all__ = [
+    "BatchStrategy",
+    "Chunk",
+    "Completion",
+    "EngineState",
+    "FinishReason",
+    "Message",
+    "ModelSource",
+    "OptionSpec",
+    "Prompt",
+    "Stats",
+    "StrategyRow",
+    "StrategyView",
+    "Timings",
+    "Usage",
+]
+
+EngineState: TypeAlias = Literal["loading", "ready", "failed", "closed"]
+"""The states of an engine."""
+
+FinishReason: TypeAlias = Literal["eog", "max_tokens", "context_full", "cancelled", "timeout"]
+"""Why a request ended. `timeout` stands only in the partial completion of a `RequestTimeoutError`."""
+
+Prompt: TypeAlias = str | Sequence[int]
+"""Text (BOS as the vocabulary says, special tokens parsed) or token ids."""
+
+Message: TypeAlias = Mapping[str, Any]
+"""One message of a chat: `{"role": "user", "content": "..."}`."""
+
+ModelSource: TypeAlias = str | PathLike[str]
+"""The path of a GGUF file, or a URI: `pypi:`, `hf:owner/repo[:quant]`, `ollama:name`, `sim:`."""
+
+
+class Chunk(str):
+    """A piece of a streamed answer: text, in whole characters, that knows which tokens made it.
+
+    Attributes:
+        index: its place in the stream, from 0.
+        token_ids: the tokens that it was made from; several, where a character took several or the reader was slow.
+        logprobs: one for each token, where they were asked for.
+
+    Example:
+        >>> for chunk in engine.stream("Tell me a story"):
+        ...     print(chunk, end="", flush=True)
+    """
+
+    __slots__ = ("index", "logprobs", "token_ids")
+
+    index: int  # type: ignore[assignment]  # the place in the stream; `str.index` has no use on a chunk
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...] | None
+
+    def __new__(
+        cls,
+        text: str = "",
+        index: int = 0,
+        token_ids: tuple[int, ...] = (),
+        logprobs: tuple[float, ...] | None = None,
+    ) -> Self:
+        """Make a chunk.
+
+        Args:
+            text: what it adds to the answer.
+            index: its place in the stream, from 0.
+            token_ids: the tokens that made it.
+            logprobs: one for each token.
+        """
+        self = super().__new__(cls, text)
+        self.index = index
+        self.token_ids = token_ids
+        self.logprobs = logprobs
+        return self
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        """Survive pickling."""
+        return (str(self), self.index, self.token_ids, self.logprobs)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a request used. Unit: tokens.
+
+    Attributes:
+        prompt_tokens: of the prompt.
+        generated_tokens: generated, the end-of-generation token excepted.
+        prefix_cache_tokens: of the prompt, reused instead of computed.
+    """
+
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    prefix_cache_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and generated tokens together."""
+        return self.prompt_tokens + self.generated_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """When things happened to a request, from its submission on. Unit: milliseconds.
+
+    Attributes:
+        queue_ms: waiting for a slot.
+        ttft_ms: to the first token, the queue included; to the end, if none came.
+        total_ms: to the end.
+        prefill_ms: reading the prompt, from the slot to the first token.
+        decode_ms: from the first token to the last.
+    """
+
+    queue_ms: float = 0.0
+    ttft_ms: float = 0.0
+    total_ms: float = 0.0
+    prefill_ms: float = 0.0
+    decode_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A finished answer. `str(completion)` is its text.
+
+    Attributes:
+        request_id: the number of the request.
+        text: the answer.
+        token_ids: its tokens, the end-of-generation token excepted.
+        finish_reason: why it ended: `eog` (the model was done), `max_tokens`, `context_full` (the request alone filled
+            its context) or `cancelled`. The text until then is kept in every case.
+        stop_reason: what stopped it, where `finish_reason` leaves a choice.
+        usage: what it used.
+        timings: when things happened.
+        seed: the seed of its draws; the same seed gives the same draws.
+        logprobs: one for each token, where they were asked for.
+        parsed: the value that a schema gave it, where one was asked for.
+    """
+
+    request_id: int
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    stop_reason: str | None
+    usage: Usage
+    timings: Timings
+    seed: int
+    logprobs: tuple[float, ...] | None = None
+    parsed: Any = None
+
+    @property
+    def choices(self) -> tuple[Completion, ...]:
+        """All answers to the prompt: this one."""
+        return (self,)
+
+    def __str__(self) -> str:
+        """The text."""
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Figures of one moment, and sums since the engine's start.
+
+    Attributes:
+        state: the engine's state.
+        active_slots: slots taken.
+        idle_slots: slots free.
+        prefilling_slots: slots whose request still reads its prompt.
+        queue_depth: requests that wait for a slot.
+        n_parallel: slots in total.
+        n_batch: rows of one forward pass at most. Unit: tokens.
+        ram_cache_entries: entries in the RAM prompt cache.
+        ram_cache_bytes: their size. Unit: bytes.
+        parked_requests: requests that gave up their cells and wait to go on.
+        cached_sequences: sequences kept of finished requests.
+        kv_cells_used: cells of the KV cache in use, shared ones counted once. Unit: tokens.
+        kv_cells_total: cells of the KV cache. Unit: tokens.
+        n_ticks: forward passes that were done.
+        n_submitted: requests taken in.
+        n_finished: requests that ended, however.
+        n_failed: requests that ended by an error.
+        n_cancelled: requests that ended by cancellation.
+        n_prefill_tokens: prompt tokens computed.
+        n_prefix_cache_tokens: prompt tokens reused.
+        n_generated_tokens: tokens generated.
+        n_parked: times a request was parked.
+        n_evicted: cached sequences dropped for room.
+        in_flight: requests that run or wait.
+        n_events_dropped: events that were lost because a subscriber was too slow.
+        load_progress: how much of the model is loaded, from 0 to 1.
+        load_s: how long loading took, once it is done. Unit: seconds.
+    """
+
+    state: EngineState
+    active_slots: int = 0
+    idle_slots: int = 0
+    prefilling_slots: int = 0
+    queue_depth: int = 0
+    n_parallel: int = 0
+    n_batch: int = 0
+    ram_cache_entries: int = 0
+    ram_cache_bytes: int = 0
+    parked_requests: int = 0
+    cached_sequences: int = 0
+    kv_cells_used: int = 0
+    kv_cells_total: int = 0
+    n_ticks: int = 0
+    n_submitted: int = 0
+    n_finished: int = 0
+    n_failed: int = 0
+    n_cancelled: int = 0
+    n_prefill_tokens: int = 0
+    n_prefix_cache_tokens: int = 0
+    n_generated_tokens: int = 0
+    n_parked: int = 0
+    n_evicted: int = 0
+    in_flight: int = 0
+    n_events_dropped: int = 0
+    load_progress: float = 0.0
+    load_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyRow:
+    """What a custom batch strategy sees of one running request.
+
+    Attributes:
+        request_id: which request.
+        seq_id: its sequence.
+        decoding: whether it generates; otherwise it still reads its prompt.
+        n_remaining: tokens that could be computed now: 1 while decoding, the rest of the prompt otherwise.
+        n_computed: tokens computed so far.
+    """
+
+    request_id: int
+    seq_id: int
+    decoding: bool
+    n_remaining: int
+    n_computed: int
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyView:
+    """What a custom batch strategy sees: a copy.
+
+    Attributes:
+        requests: the running requests, oldest first.
+        budget: rows to share out.
+        chunk_size: rows of one prompt at most.
+        queue_depth: requests that wait for a slot.
+    """
+
+    requests: tuple[StrategyRow, ...]
+    budget: int
+    chunk_size: int
+    queue_depth: int
+
+
+BatchStrategy: TypeAlias = Callable[[StrategyView], Mapping[int, int]]
+"""A custom batch strategy: from the view to the rows that each request gets, by request id.
+
+It runs on a helper thread and has 50 ms; if it fails, is late or answers what cannot be, `decode_maximal` stands in.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class OptionSpec:
+    """One row of an option table.
+
+    Attributes:
+        name: the canonical name.
+        type: its type, as an annotation writes it.
+        default: its default.
+        doc: what it does.
+        optional: whether `None` is a value of its own.
+        minimum: the smallest number accepted.
+        maximum: the largest number accepted.
+        unit: the number's unit.
+        choices: the words accepted.
+        aliases: other names that are accepted.
+    """
+
+    name: str
+    type: str
+    default: Hashable
+    doc: str
+    optional: bool = False
+    minimum: float | None = None
+    maximum: float | None = None
+    unit: str = ""
+    choices: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()

@@ -1,0 +1,246 @@
+//! The engine's handle, as Python's `Engine` holds it.
+
+use super::events::EventReceiver;
+use super::hub::{Hub, duration, wait_in_slices};
+use super::model::{self, Model};
+use super::strategy::{self, PyCallables};
+use super::ticket::Ticket;
+use super::{convert, errors, loaders};
+use crate::core::{Mode, RequestId};
+use crate::engine::{self, EngineConfig, Prompt};
+use crate::error::Error;
+use crate::options::{OptionSpec, Options, RequestOptions, StartOptions, StrategyOption};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// An engine. Dropping it closes it, cancelling what runs.
+#[pyclass(frozen, module = "llama_batch._core")]
+pub(super) struct Engine {
+    /// Always there, until `drop` takes it.
+    inner: Option<engine::Engine>,
+    /// The custom batch strategy, by its number in the registry.
+    strategy: Option<u64>,
+}
+
+impl Engine {
+    fn get(&self) -> &engine::Engine {
+        self.inner.as_ref().expect("an engine is there until it is dropped")
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let Some(inner) = self.inner.take() else { return };
+        // Closing waits for the pass under way; other Python threads go on meanwhile.
+        let mut inner = Some(inner);
+        if Python::try_attach(|py| py.detach(|| drop(inner.take()))).is_none() {
+            drop(inner.take());
+        }
+        if let Some(id) = self.strategy {
+            strategy::unregister(id);
+        }
+    }
+}
+
+fn request_table() -> &'static [OptionSpec] {
+    static TABLE: OnceLock<Vec<OptionSpec>> = OnceLock::new();
+    TABLE.get_or_init(RequestOptions::table)
+}
+
+/// Read the start options; a callable is let go of if anything is wrong with them.
+fn start_options(py: Python<'_>, given: &Bound<'_, PyDict>) -> PyResult<StartOptions> {
+    let values = convert::options(given, &StartOptions::table())?;
+    StartOptions::default().apply(&values).map_err(|error| {
+        for (_, value) in &values {
+            if let crate::options::Value::Callable(id) = value {
+                strategy::unregister(*id);
+            }
+        }
+        errors::raise(py, &error)
+    })
+}
+
+#[pymethods]
+impl Engine {
+    /// Check the options and make an engine that takes requests in; nothing loads yet.
+    #[new]
+    fn new(py: Python<'_>, name: String, options: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let options = start_options(py, options)?;
+        let strategy = match options.batch_strategy {
+            StrategyOption::Callable(id) => Some(id),
+            StrategyOption::Builtin(_) => None,
+        };
+        let config = EngineConfig { name, options, callables: Arc::new(PyCallables::default()) };
+        let inner = py.detach(|| engine::Engine::new(config)).map_err(|e| errors::raise(py, &e))?;
+        Ok(Self { inner: Some(inner), strategy })
+    }
+
+    /// Its number in this process.
+    #[getter]
+    fn id(&self) -> u64 {
+        self.get().id()
+    }
+
+    /// Slots, and requests that may wait for one (0: any number).
+    #[getter]
+    fn capacity(&self) -> (u32, u32) {
+        let options = self.get().options();
+        (options.n_parallel, options.max_queue)
+    }
+
+    /// Load a GGUF file in the background.
+    fn load_file(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        let loader = loaders::file(self.get().options().clone(), path).map_err(|e| errors::raise(py, &e))?;
+        py.detach(|| self.get().load(loader));
+        Ok(())
+    }
+
+    /// Simulate a model; `settings` are those of a `sim:` URI, texts by name.
+    fn load_sim(&self, py: Python<'_>, settings: &Bound<'_, PyDict>) -> PyResult<()> {
+        let loader =
+            loaders::simulated(self.get().options(), &settings.extract()?).map_err(|e| errors::raise(py, &e))?;
+        py.detach(|| self.get().load(loader));
+        Ok(())
+    }
+
+    /// The model never comes: end everybody who waits for it.
+    fn fail(&self, py: Python<'_>, exception: &Bound<'_, PyAny>) {
+        let error = errors::from_exception(exception);
+        py.detach(|| self.get().fail(&error));
+    }
+
+    /// The word for what it does.
+    #[getter]
+    fn state(&self) -> &'static str {
+        self.get().state().word()
+    }
+
+    /// Wait until it is ready; False if `timeout` seconds pass first.
+    #[pyo3(signature = (timeout=None))]
+    fn wait_ready(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        wait_in_slices(py, timeout, |slice| !matches!(self.get().wait_ready(Some(slice)), Ok(false)))?;
+        self.get().wait_ready(Some(Duration::ZERO)).map_err(|e| errors::raise(py, &e))
+    }
+
+    /// Have a key marked at a hub once loading is over. True if it is already.
+    fn watch_ready(&self, hub: &Hub, key: u64) -> bool {
+        self.get().on_loaded(hub.signal(key))
+    }
+
+    /// Submit text or token ids.
+    fn submit(
+        &self,
+        py: Python<'_>,
+        prompt: &Bound<'_, PyAny>,
+        options: &Bound<'_, PyDict>,
+        stream: bool,
+    ) -> PyResult<Ticket> {
+        let prompt = match convert::prompt(prompt)? {
+            Ok(convert::PromptInput::Text(text)) => Prompt::Text(text),
+            Ok(convert::PromptInput::Tokens(tokens)) => Prompt::Tokens(tokens),
+            Err(error) => Prompt::Chat(Box::new(move |_| Err(error))),
+        };
+        self.send(py, prompt, options, stream)
+    }
+
+    /// Submit messages: as JSON for a model's template, and as plain text where a simulated model has none.
+    fn submit_chat(
+        &self,
+        py: Python<'_>,
+        messages: String,
+        plain: String,
+        options: &Bound<'_, PyDict>,
+        stream: bool,
+    ) -> PyResult<Ticket> {
+        let render = move |model: &engine::Model| model::chat_tokens(model, &messages, &plain);
+        self.send(py, Prompt::Chat(Box::new(render)), options, stream)
+    }
+
+    /// Submit something that was found wrong before: its error comes from the generation, as all errors do.
+    fn submit_wrong(
+        &self,
+        py: Python<'_>,
+        code: &str,
+        message: String,
+        options: &Bound<'_, PyDict>,
+        stream: bool,
+    ) -> PyResult<Ticket> {
+        let error = if code == "invalid_template" { Error::Template(message) } else { Error::Prompt(message) };
+        self.send(py, Prompt::Chat(Box::new(move |_| Err(error))), options, stream)
+    }
+
+    /// Cancel a request; unknown and ended ones are left alone.
+    fn cancel(&self, py: Python<'_>, request_id: u64) {
+        py.detach(|| self.get().cancel(RequestId(request_id)));
+    }
+
+    /// Figures of this moment, by the names of `llama_batch.Stats`.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = self.get().stats().map_err(|e| errors::raise(py, &e))?;
+        stats_dict(py, &stats)
+    }
+
+    /// The model, as soon as it turns text into tokens.
+    fn model(&self, py: Python<'_>) -> PyResult<Model> {
+        self.get().model().map(Model::new).map_err(|e| errors::raise(py, &e))
+    }
+
+    /// Close it: True if its threads have ended, False if `timeout` seconds passed first.
+    #[pyo3(signature = (drain, timeout=None))]
+    fn close(&self, py: Python<'_>, drain: bool, timeout: Option<f64>) -> PyResult<bool> {
+        if drain && timeout.is_none() {
+            // A drain may take long: look at signals meanwhile. What an interrupt leaves is the caller's to cancel.
+            return self.drain(py);
+        }
+        py.detach(|| self.get().close(drain, duration(timeout))).map_err(|e| errors::raise(py, &e))
+    }
+
+    /// Listen to its events from here on.
+    fn subscribe(&self, py: Python<'_>) -> PyResult<EventReceiver> {
+        self.get().subscribe().map(EventReceiver::new).map_err(|e| errors::raise(py, &e))
+    }
+}
+
+impl Engine {
+    fn send(&self, py: Python<'_>, prompt: Prompt, given: &Bound<'_, PyDict>, stream: bool) -> PyResult<Ticket> {
+        let values = convert::options(given, request_table())?;
+        let options = RequestOptions::default().apply(&values).map_err(|e| errors::raise(py, &e))?;
+        let mode = if stream { Mode::Stream } else { Mode::Generate };
+        let ticket = py.detach(|| self.get().submit(prompt, options, mode)).map_err(|e| errors::raise(py, &e))?;
+        Ok(Ticket::new(ticket))
+    }
+
+    fn drain(&self, py: Python<'_>) -> PyResult<bool> {
+        let engine = self.get().clone();
+        let done = Arc::new((std::sync::Mutex::new(None), std::sync::Condvar::new()));
+        let answer = Arc::clone(&done);
+        let spawned = std::thread::Builder::new().name("llama-batch-close".into()).spawn(move || {
+            let closed = engine.close(true, None);
+            *answer.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(closed);
+            answer.1.notify_all();
+        });
+        spawned
+            .map_err(|e| errors::raise(py, &Error::EngineCrashed(format!("there is no thread to close it: {e}"))))?;
+        wait_in_slices(py, None, |slice| {
+            let guard = done.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let waited = done.1.wait_timeout_while(guard, slice, |closed| closed.is_none());
+            waited.unwrap_or_else(std::sync::PoisonError::into_inner).0.is_some()
+        })?;
+        let closed = done.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        closed.unwrap_or(Ok(false)).map_err(|e| errors::raise(py, &e))
+    }
+}
+
+fn stats_dict<'py>(py: Python<'py>, stats: &engine::EngineStats) -> PyResult<Bound<'py, PyDict>> {
+    let engine::EngineStats { core, state, in_flight, held: _, n_events_dropped, load_progress, load_time } = stats;
+    let dict = super::stats_dict(py, core)?;
+    dict.set_item("state", state.word())?;
+    dict.set_item("in_flight", in_flight)?;
+    dict.set_item("n_events_dropped", n_events_dropped)?;
+    dict.set_item("load_progress", load_progress)?;
+    dict.set_item("load_s", load_time.map(|t| t.as_secs_f64()))?;
+    Ok(dict)
+}

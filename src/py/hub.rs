@@ -1,0 +1,165 @@
+//! How an event loop hears that something is there for it: one wake-up for each tick, without the GIL.
+//!
+//! The engine thread marks keys and writes one byte to a socket that the loop watches. Loops that watch no sockets
+//! (Windows' proactor) are woken by a helper thread that waits in [`Hub::wait`].
+
+use crate::engine::{Signal, Waker};
+use pyo3::prelude::*;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+#[cfg(unix)]
+use std::os::{fd::AsRawFd, unix::net::UnixStream};
+
+/// What the engine's threads hold of a hub. Owns no Python object.
+struct Bell {
+    state: Mutex<BellState>,
+    rung: Condvar,
+    #[cfg(unix)]
+    line: Option<(UnixStream, UnixStream)>,
+}
+
+#[derive(Default)]
+struct BellState {
+    marked: BTreeSet<u64>,
+    rings: bool,
+    closed: bool,
+}
+
+impl Bell {
+    fn lock(&self) -> MutexGuard<'_, BellState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waker for Bell {
+    fn mark(&self, key: u64) {
+        self.lock().marked.insert(key);
+    }
+
+    fn wake(&self) {
+        let mut state = self.lock();
+        if state.rings || state.closed {
+            return;
+        }
+        state.rings = true;
+        drop(state);
+        self.rung.notify_all();
+        #[cfg(unix)]
+        if let Some((_, near)) = &self.line {
+            // A full socket rings already; a closed one has nobody left to wake.
+            let _ = std::io::Write::write(&mut &*near, &[1]);
+        }
+    }
+}
+
+/// One event loop's bell.
+#[pyclass(frozen, module = "llama_batch._core")]
+pub(super) struct Hub {
+    bell: Arc<Bell>,
+}
+
+impl Hub {
+    /// The signal that marks a key of this hub.
+    pub(super) fn signal(&self, key: u64) -> Signal {
+        Signal::new(Arc::clone(&self.bell) as Arc<dyn Waker>, key)
+    }
+}
+
+#[pymethods]
+impl Hub {
+    /// A hub; `socket` says whether the loop can watch one.
+    #[new]
+    fn new(socket: bool) -> PyResult<Self> {
+        #[cfg(unix)]
+        let line = if socket {
+            let (far, near) = UnixStream::pair()?;
+            far.set_nonblocking(true)?;
+            near.set_nonblocking(true)?;
+            Some((far, near))
+        } else {
+            None
+        };
+        #[cfg(not(unix))]
+        let _ = socket;
+        Ok(Self {
+            bell: Arc::new(Bell {
+                state: Mutex::default(),
+                rung: Condvar::new(),
+                #[cfg(unix)]
+                line,
+            }),
+        })
+    }
+
+    /// The file descriptor to watch; None where there is none.
+    fn fileno(&self) -> Option<i32> {
+        #[cfg(unix)]
+        return self.bell.line.as_ref().map(|(far, _)| far.as_raw_fd());
+        #[cfg(not(unix))]
+        None
+    }
+
+    /// The keys that were marked since the last call.
+    fn drain(&self) -> Vec<u64> {
+        #[cfg(unix)]
+        if let Some((far, _)) = &self.bell.line {
+            let mut bytes = [0; 64];
+            while matches!(std::io::Read::read(&mut &*far, &mut bytes), Ok(n) if n == bytes.len()) {}
+        }
+        let mut state = self.bell.lock();
+        state.rings = false;
+        std::mem::take(&mut state.marked).into_iter().collect()
+    }
+
+    /// Wait until it rings; false if `timeout` seconds pass first, or once it is closed. Looks at no signals.
+    #[pyo3(signature = (timeout=None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> bool {
+        py.detach(|| {
+            let wait = |state: &mut BellState| !state.rings && !state.closed;
+            let (state, rung) = (self.bell.lock(), &self.bell.rung);
+            let state = match duration(timeout) {
+                Some(limit) => rung.wait_timeout_while(state, limit, wait).unwrap_or_else(PoisonError::into_inner).0,
+                None => rung.wait_while(state, wait).unwrap_or_else(PoisonError::into_inner),
+            };
+            state.rings && !state.closed
+        })
+    }
+
+    /// Ring it no more.
+    fn close(&self) {
+        self.bell.lock().closed = true;
+        self.bell.rung.notify_all();
+    }
+}
+
+/// Seconds from Python as a duration; none means for ever.
+pub(super) fn duration(seconds: Option<f64>) -> Option<Duration> {
+    seconds.map(|s| Duration::try_from_secs_f64(s.max(0.0)).unwrap_or(Duration::MAX))
+}
+
+/// The longest wait without a look at signals, so that Ctrl-C works.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// Wait in slices: `wait` gets how long, and says whether it is over. False if `timeout` (in seconds) runs out first.
+pub(super) fn wait_in_slices(
+    py: Python<'_>,
+    timeout: Option<f64>,
+    wait: impl Fn(Duration) -> bool + Send + Sync,
+) -> PyResult<bool> {
+    let mut left = duration(timeout);
+    loop {
+        let slice = left.map_or(SLICE, |left| left.min(SLICE));
+        if py.detach(|| wait(slice)) {
+            return Ok(true);
+        }
+        py.check_signals()?;
+        if let Some(rest) = left.as_mut() {
+            *rest = rest.saturating_sub(slice);
+            if rest.is_zero() {
+                return Ok(false);
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What an engine loads: a GGUF file through llama.cpp, or a simulated model.
+
+use crate::backend::Backend;
+use crate::backend::sim::{Latency, SimBackend, SimConfig, SimTokenizer};
+use crate::engine::{Loaded, Loader, Model};
+use crate::error::Error;
+use crate::options::StartOptions;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The loader of a file.
+///
+/// # Errors
+/// [`Error::ModelLoad`] in a build without llama.cpp.
+#[cfg(feature = "llama")]
+pub(super) fn file(options: StartOptions, path: PathBuf) -> Result<Box<dyn Loader>, Error> {
+    Ok(Box::new(File { options, path }))
+}
+
+/// The loader of a file.
+///
+/// # Errors
+/// [`Error::ModelLoad`], as this build has no llama.cpp.
+#[cfg(not(feature = "llama"))]
+#[expect(clippy::needless_pass_by_value, reason = "the signature of the build with llama.cpp")]
+pub(super) fn file(options: StartOptions, path: PathBuf) -> Result<Box<dyn Loader>, Error> {
+    let _ = options;
+    Err(Error::ModelLoad(format!("{} cannot be loaded: this build has no llama.cpp", path.display())))
+}
+
+#[cfg(feature = "llama")]
+struct File {
+    options: StartOptions,
+    path: PathBuf,
+}
+
+#[cfg(feature = "llama")]
+impl Loader for File {
+    fn load(self: Box<Self>, progress: &dyn Fn(f32) -> bool) -> Result<Loaded, Error> {
+        use crate::backend::llama;
+        let Self { options, path } = *self;
+        let model = llama::load(&options, &path, progress)?;
+        let shared = Arc::clone(&model);
+        Ok(Loaded {
+            model: Model { tokenizer: model.clone(), handle: Some(model) },
+            make_backend: Box::new(move || {
+                Ok(Box::new(llama::LlamaBackend::new(shared, &options)?) as Box<dyn Backend>)
+            }),
+        })
+    }
+}
+
+/// How a simulated model loads.
+struct Simulated {
+    config: SimConfig,
+    load: Duration,
+    fails: Option<String>,
+}
+
+/// The loader of a simulated model.
+///
+/// # Errors
+/// [`Error::Option`] where a setting is unknown or its value is not a number.
+pub(super) fn simulated(options: &StartOptions, settings: &BTreeMap<String, String>) -> Result<Box<dyn Loader>, Error> {
+    let n_ctx = if options.n_ctx == 0 { 8192 } else { options.n_ctx };
+    let mut simulated = Simulated {
+        config: SimConfig {
+            n_ctx,
+            n_parallel: options.n_parallel,
+            n_batch: options.n_batch.unwrap_or(2048).min(n_ctx).min(options.n_ubatch),
+            kv_unified: options.kv_unified.unwrap_or(true),
+            latency: Latency { fixed: Duration::from_micros(500), per_row: Duration::from_micros(10) },
+            real_time: true,
+            ..SimConfig::default()
+        },
+        load: Duration::ZERO,
+        fails: None,
+    };
+    for (name, value) in settings {
+        set(&mut simulated, name, value)?;
+    }
+    Ok(Box::new(simulated))
+}
+
+fn set(simulated: &mut Simulated, name: &str, value: &str) -> Result<(), Error> {
+    let number = || {
+        let wrong = || Error::Option(format!("sim: {name} must be a number that is not negative, not {value:?}"));
+        value.parse::<f64>().ok().filter(|x| x.is_finite() && *x >= 0.0).ok_or_else(wrong)
+    };
+    let duration = || number().map(|ms| Duration::from_secs_f64(ms.min(1e9) / 1e3));
+    let whole = || number().map(|x| x as u32);
+    let config = &mut simulated.config;
+    match name {
+        "pass_ms" => config.latency.fixed = duration()?,
+        "row_ms" => config.latency.per_row = duration()?,
+        "load_ms" => simulated.load = duration()?,
+        "load_error" => simulated.fails = Some(value.to_owned()),
+        "seed" => config.seed = number()? as u64,
+        "n_vocab" => config.n_vocab = whole()?,
+        "eog_every" => config.eog_every = whole()?,
+        "kv_full" => config.fault_rates.kv_full = whole()?,
+        "fail" => config.fault_rates.fail = whole()?,
+        "fail_draw" => config.fault_rates.fail_draw = whole()?,
+        "refuse_copy" => config.fault_rates.refuse_copy = whole()?,
+        "refuse_trim" => config.fault_rates.refuse_trim = whole()?,
+        "refuse_open" => config.fault_rates.refuse_open = whole()?,
+        other => return Err(Error::Option(format!("sim: unknown setting {other:?}"))),
+    }
+    Ok(())
+}
+
+impl Loader for Simulated {
+    fn load(self: Box<Self>, progress: &dyn Fn(f32) -> bool) -> Result<Loaded, Error> {
+        let Self { config, load, fails } = *self;
+        let slice = Duration::from_millis(5);
+        let mut done = Duration::ZERO;
+        while done < load && progress(done.as_secs_f32() / load.as_secs_f32()) {
+            std::thread::sleep(slice.min(load.saturating_sub(done)));
+            done += slice;
+        }
+        if let Some(reason) = fails {
+            return Err(Error::ModelLoad(format!("the simulated model could not be loaded: {reason}")));
+        }
+        Ok(Loaded {
+            model: Model { tokenizer: Arc::new(SimTokenizer::new(&config)), handle: None },
+            make_backend: Box::new(move || Ok(Box::new(SimBackend::new(config)) as Box<dyn Backend>)),
+        })
+    }
+}

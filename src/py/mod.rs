@@ -1,0 +1,77 @@
+//! The Python extension module `llama_batch._core`: translation, and nothing else.
+//!
+//! The public classes are written in Python over these; see `python/llama_batch/`.
+
+mod convert;
+mod engine;
+mod errors;
+mod events;
+mod hub;
+mod key;
+mod loaders;
+mod model;
+mod strategy;
+mod tables;
+mod ticket;
+
+use crate::core::Stats;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+/// The core's figures, by the names of `llama_batch.Stats`.
+fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    macro_rules! fields {
+        ($($name:ident),*) => {{
+            let Stats { $($name),* } = stats;
+            $(dict.set_item(stringify!($name), $name)?;)*
+        }};
+    }
+    fields!(
+        active_slots,
+        idle_slots,
+        prefilling_slots,
+        queue_depth,
+        parked_requests,
+        n_parallel,
+        n_batch,
+        cached_sequences,
+        kv_cells_used,
+        kv_cells_total,
+        n_ticks,
+        n_submitted,
+        n_finished,
+        n_failed,
+        n_cancelled,
+        n_prefill_tokens,
+        n_prefix_cache_tokens,
+        n_generated_tokens,
+        n_parked,
+        n_evicted
+    );
+    Ok(dict)
+}
+
+#[pymodule(gil_used = false)]
+mod _core {
+    #[pymodule_export]
+    use super::engine::Engine;
+    #[pymodule_export]
+    use super::errors::error_samples;
+    #[pymodule_export]
+    use super::events::EventReceiver;
+    #[pymodule_export]
+    use super::hub::Hub;
+    #[pymodule_export]
+    use super::model::{Model, build, drain_logs, has_llama};
+    #[pymodule_export]
+    use super::tables::option_tables;
+    #[pymodule_export]
+    use super::ticket::Ticket;
+
+    #[pymodule_init]
+    fn init(m: &super::Bound<'_, super::PyModule>) -> super::PyResult<()> {
+        use super::PyModuleMethods;
+        m.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

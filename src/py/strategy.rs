@@ -1,0 +1,117 @@
+//! Custom batch strategies: Python callables, called on a helper thread, so that the engine thread never takes the GIL
+//! and never waits longer than the deadline.
+
+use crate::core::{Grant, RequestId, StrategyView};
+use crate::engine::Callables;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+static REGISTRY: Mutex<BTreeMap<u64, Py<PyAny>>> = Mutex::new(BTreeMap::new());
+
+/// Keep a callable under a number, as options are plain data.
+pub(super) fn register(callable: &Bound<'_, PyAny>) -> u64 {
+    let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner).insert(id, callable.clone().unbind());
+    id
+}
+
+/// Let go of a callable.
+pub(super) fn unregister(id: u64) {
+    let callable = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    drop(callable);
+}
+
+type Answer = Result<Vec<Grant>, String>;
+
+/// The callable of one engine, if it has one, with its helper thread.
+#[derive(Default)]
+pub(super) struct PyCallables {
+    strategist: Mutex<Option<Strategist>>,
+}
+
+impl Callables for PyCallables {
+    fn strategy(&self, id: u64, view: StrategyView, deadline: Duration) -> Answer {
+        let mut strategist = self.strategist.lock().unwrap_or_else(PoisonError::into_inner);
+        if strategist.is_none() {
+            *strategist = Some(Strategist::start(id).map_err(|e| e.to_string())?);
+        }
+        strategist.as_mut().map_or_else(|| Err("there is no batch strategy".into()), |s| s.grants(view, deadline))
+    }
+}
+
+/// The helper thread of one callable.
+struct Strategist {
+    ask: SyncSender<StrategyView>,
+    answers: Receiver<Answer>,
+    /// A late answer is still on its way, and belongs to no question any more.
+    is_late: bool,
+}
+
+impl Strategist {
+    /// Start the thread. It ends when the strategist is dropped.
+    fn start(id: u64) -> std::io::Result<Self> {
+        let (ask, questions) = sync_channel::<StrategyView>(1);
+        let (answer, answers) = sync_channel::<Answer>(1);
+        std::thread::Builder::new().name("llama-batch-strategy".into()).spawn(move || {
+            while let Ok(view) = questions.recv() {
+                let Some(answered) = Python::try_attach(|py| call(py, id, &view)) else { return };
+                if answer.send(answered).is_err() {
+                    break;
+                }
+            }
+        })?;
+        Ok(Self { ask, answers, is_late: false })
+    }
+
+    /// Ask the callable, within the deadline.
+    fn grants(&mut self, view: StrategyView, deadline: Duration) -> Answer {
+        if self.is_late {
+            if self.answers.try_recv().is_err() {
+                return Err("the batch strategy still works on an earlier tick".into());
+            }
+            self.is_late = false;
+        }
+        if self.ask.try_send(view).is_err() {
+            return Err("the batch strategy's thread is gone".into());
+        }
+        self.answers.recv_timeout(deadline).unwrap_or_else(|_| {
+            self.is_late = true;
+            Err(format!("the batch strategy took longer than {} ms", deadline.as_millis()))
+        })
+    }
+}
+
+fn call(py: Python<'_>, id: u64, view: &StrategyView) -> Answer {
+    let callable = {
+        let registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
+        registry.get(&id).map(|c| c.clone_ref(py))
+    };
+    let Some(callable) = callable else { return Err("the batch strategy is gone".into()) };
+    ask(callable.bind(py), view).map_err(|e| format!("the batch strategy raised {e}"))
+}
+
+fn ask(callable: &Bound<'_, PyAny>, view: &StrategyView) -> PyResult<Vec<Grant>> {
+    let py = callable.py();
+    let types = py.import("llama_batch.types")?;
+    let row_class = types.getattr("StrategyRow")?;
+    let rows = view
+        .requests
+        .iter()
+        .map(|r| row_class.call1((r.request.0, r.seq.0, r.decoding, r.n_remaining, r.n_computed)))
+        .collect::<PyResult<Vec<_>>>()?;
+    let seen = types.getattr("StrategyView")?.call1((
+        PyTuple::new(py, rows)?,
+        view.budget,
+        view.chunk_size,
+        view.queue_depth,
+    ))?;
+    let answer = PyDict::new(py);
+    answer.update(callable.call1((seen,))?.cast()?)?;
+    answer.iter().map(|(id, n)| Ok(Grant { request: RequestId(id.extract()?), n_rows: n.extract()? })).collect()
+}
