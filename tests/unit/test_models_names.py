@@ -17,8 +17,8 @@ def test_each_form_is_understood() -> None:
     assert parse("ollama:llama3") == OllamaSource(
         "llama3:latest", ("registry.ollama.ai", "library", "llama3", "latest")
     )
-    assert parse("ollama:me/m:7b").path == ("registry.ollama.ai", "me", "m", "7b")
-    assert parse("ollama:hf.co/o/r:Q4").path == ("hf.co", "o", "r", "Q4")
+    assert parse("ollama:me/m:7b") == OllamaSource("me/m:7b", ("registry.ollama.ai", "me", "m", "7b"))
+    assert parse("ollama:hf.co/o/r:Q4") == OllamaSource("hf.co/o/r:Q4", ("hf.co", "o", "r", "Q4"))
     assert parse("dir/model.gguf") == FileSource(Path("dir/model.gguf"))
     assert parse(Path("hf:odd name")) == FileSource(Path("hf:odd name"))
     assert parse(None) == parse(DEFAULT_MODEL)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from llama_batch.errors import ModelNotFoundError
-from llama_batch.models import Progress, list_models, pypi, remove_model, resolve, verify_model
+from llama_batch.models import Progress, list_models, remove_model, resolve, verify_model
 from llama_batch.models import index as index_module
 from llama_batch.models import pip as pip_module
 from model_servers import GGUF, Answer, Index, make_wheel, sha256
@@ -332,7 +332,7 @@ def test_what_the_disk_refuses_becomes_our_error(
     def fail(*args: object) -> None:
         raise OSError(code, os.strerror(code), "somewhere")
 
-    monkeypatch.setattr(pypi.cache, "publish", fail)
+    monkeypatch.setattr("llama_batch.models.cache.publish", fail)
     with pytest.raises(ModelNotFoundError, match="somewhere"):
         resolve(URI)
     assert leftovers(cache) == []

@@ -11,13 +11,13 @@ import json
 import os
 import secrets
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO
 
+from llama_batch._lock import try_lock, unlock
 from llama_batch.errors import ModelNotFoundError
 from llama_batch.models.progress import Reporter
 
@@ -177,40 +177,11 @@ def workplace(key: str, report: Reporter) -> Iterator[Path]:
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
         finally:
-            _release(lock)
+            unlock(lock)
 
 
 def _acquire(lock: IO[bytes], report: Reporter) -> None:
     """Wait for a file's lock in small steps, so that Ctrl-C and the callback can end the wait."""
-    while not _try_lock(lock):
+    while not try_lock(lock):
         report("waiting", 0, None)
         time.sleep(_LOCK_POLL_S)
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _try_lock(lock: IO[bytes]) -> bool:
-        lock.seek(0)
-        try:
-            msvcrt.locking(lock.fileno(), msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-
-    def _release(lock: IO[bytes]) -> None:
-        lock.seek(0)
-        msvcrt.locking(lock.fileno(), msvcrt.LK_UNLCK, 1)
-
-else:
-    import fcntl
-
-    def _try_lock(lock: IO[bytes]) -> bool:
-        try:
-            fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def _release(lock: IO[bytes]) -> None:
-        fcntl.flock(lock.fileno(), fcntl.LOCK_UN)

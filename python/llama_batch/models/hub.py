@@ -133,6 +133,15 @@ def choose(names: Iterable[str], source: HubSource) -> list[str]:
     return shards
 
 
+def shards_beside(path: Path) -> list[Path]:
+    """All files of a model whose first one this is, as far as they are there."""
+    match = _SHARD.fullmatch(path.name)
+    if match is None:
+        return [path]
+    names = [f"{match['stem']}-{i:05}-of-{match['count']}.gguf" for i in range(2, int(match["count"]) + 1)]
+    return [path, *(path.with_name(name) for name in names if path.with_name(name).is_file())]
+
+
 def _number(name: str) -> int:
     match = _SHARD.fullmatch(name)
     return int(match["number"]) if match else 0

@@ -1,0 +1,212 @@
+"""`llama-batch run --input`: a batch job that can be interrupted at any moment and goes on where it stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from llama_batch.cli.answers import submitter
+from llama_batch.cli.app import FAILED, Stopped, tell
+from llama_batch.cli.job_files import Line, Output, read_lines
+from llama_batch.errors import (
+    EngineClosedError,
+    EngineCrashedError,
+    LlamaBatchError,
+    ModelLoadError,
+    ModelNotFoundError,
+    RequestTimeoutError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from llama_batch import Engine
+
+_SYNC_INTERVAL_S = 1.0
+_ENDS_THE_JOB = (EngineCrashedError, EngineClosedError, ModelLoadError, ModelNotFoundError)
+
+
+@dataclass(slots=True)
+class _Tally:
+    """How far the job is."""
+
+    n_total: int | None
+    n_before: int = 0
+    n_answered: int = 0
+    n_failed: int = 0
+    n_tokens: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def n_done(self) -> int:
+        return self.n_before + self.n_answered + self.n_failed
+
+    def summary(self) -> str:
+        """What was done, in words."""
+        seconds = time.monotonic() - self.started
+        before = f", {self.n_before} were answered before" if self.n_before else ""
+        failed = f", {self.n_failed} failed" if self.n_failed else ""
+        rate = f"; {self.n_tokens} tokens in {seconds:.1f} s, {self.n_tokens / max(seconds, 1e-9):.0f} tokens/s"
+        return f"{self.n_answered} answered{failed}{before}{rate if self.n_tokens else ''}"
+
+
+def run_job(
+    source: str,
+    target: str | None,
+    *,
+    overwrite: bool,
+    options: dict[str, Any],
+    n_parallel: int,
+    open_engine: Callable[[], AbstractContextManager[Engine]],
+    raw: bool,
+) -> int:
+    """Answer the lines of a file.
+
+    Args:
+        source: The input; `-` is standard input.
+        target: The output; None or `-` is standard output.
+        overwrite: Forget earlier answers.
+        options: Request options for lines that do not say.
+        n_parallel: Requests that the engine runs at once.
+        open_engine: Makes the engine; not called when nothing is left to answer.
+        raw: Take prompts as they are.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        Stopped: The user interrupted it.
+    """
+    _refuse_same_file(source, target)
+    with contextlib.ExitStack() as stack:
+        file: IO[bytes] = sys.stdin.buffer if source == "-" else stack.enter_context(Path(source).open("rb"))
+        output = Output(target, overwrite=overwrite)
+        stack.callback(output.close)
+        total = None if source == "-" else sum(1 for line in file if line.strip())
+        if source != "-":
+            file.seek(0)
+        tally = _Tally(total)
+        lines = _open_lines(file, output, tally)
+        first = next(lines, None)
+        try:
+            if first is not None:
+                with open_engine() as engine:
+                    job = _Job(submitter(engine, raw), engine.generate, options, output, tally)
+                    asyncio.run(job.run(first, lines, 2 * n_parallel))
+        except KeyboardInterrupt:
+            again = "the same command goes on from here" if output.path else "nothing of it can be resumed"
+            raise Stopped(f"stopped: {tally.summary()}; {again}") from None
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+    tell(tally.summary())
+    return FAILED if tally.n_failed else 0
+
+
+def _refuse_same_file(source: str, target: str | None) -> None:
+    """The answers must not end up among the prompts."""
+    if source == "-" or target in (None, "-"):
+        return
+    with contextlib.suppress(FileNotFoundError):
+        if Path(source).samefile(str(target)):
+            raise click.UsageError("--input and --output are the same file")
+
+
+def _open_lines(file: IO[bytes], output: Output, tally: _Tally) -> Iterator[Line]:
+    """The lines that need an answer; wrong ones get theirs at once."""
+    for line in read_lines(file):
+        if output.answered[line.key] > 0:
+            output.answered[line.key] -= 1
+            tally.n_before += 1
+        elif line.error is not None:
+            tally.n_failed += 1
+            output.write(line, {"error": {"code": "invalid_line", "message": line.error}})
+        else:
+            yield line
+
+
+class _Job:
+    """Keeps a window of requests in flight and writes each answer when it comes."""
+
+    def __init__(
+        self,
+        submit: Callable[..., Any],
+        generate: Callable[..., Any],
+        options: dict[str, Any],
+        output: Output,
+        tally: _Tally,
+    ) -> None:
+        self.submit, self.generate, self.options = submit, generate, options
+        self.output, self.tally = output, tally
+
+    async def run(self, first: Line, rest: Iterator[Line], window: int) -> None:
+        """Answer all lines; input is read only as fast as answers come."""
+        room = asyncio.Semaphore(window)
+        synced = time.monotonic()
+        with _bar(self.tally) as show:
+            async with asyncio.TaskGroup() as tasks:
+                line: Line | None = first
+                while line is not None:
+                    await room.acquire()
+                    task = tasks.create_task(self._answer(line, show))
+                    task.add_done_callback(lambda _: room.release())
+                    if time.monotonic() - synced > _SYNC_INTERVAL_S:
+                        self.output.sync()
+                        synced = time.monotonic()
+                    line = next(rest, None)
+        self.output.sync()
+
+    async def _answer(self, line: Line, show: Callable[[], None]) -> None:
+        """One line's answer, or why there is none."""
+        as_it_is = not line.chat and not isinstance(line.prompt, str)
+        submit = self.generate if as_it_is else self.submit
+        try:
+            done = await submit(line.prompt, **{**self.options, **line.options})
+        except _ENDS_THE_JOB:
+            raise
+        except LlamaBatchError as error:
+            answer: dict[str, Any] = {"error": {"code": error.code, "message": str(error)}}
+            if isinstance(error, RequestTimeoutError) and error.completion is not None:
+                answer["error"]["text"] = error.completion.text
+            self.tally.n_failed += 1
+        else:
+            usage = asdict(done.usage)
+            answer = {"text": done.text, "finish_reason": done.finish_reason, "usage": usage, "seed": done.seed}
+            self.tally.n_answered += 1
+            self.tally.n_tokens += done.usage.generated_tokens
+        self.output.write(line, answer)
+        show()
+
+
+@contextlib.contextmanager
+def _bar(tally: _Tally) -> Iterator[Callable[[], None]]:
+    """A progress bar on standard error, where that is a terminal."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("answers"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("answers", total=tally.n_total, completed=tally.n_done, rate="")
+
+        def show() -> None:
+            rate = tally.n_tokens / max(time.monotonic() - tally.started, 1e-9)
+            failed = f", {tally.n_failed} failed" if tally.n_failed else ""
+            bars.update(task, completed=tally.n_done, rate=f"{rate:.0f} tokens/s{failed}")
+
+        yield show

@@ -1,0 +1,205 @@
+"""The two files of a batch job: prompts in, answers out, both JSON Lines.
+
+Answers are appended, each in one write, and a line counts once its newline is there: a job that is killed loses at most
+the answers it had not written yet, and the next run cuts off a torn last line before it goes on.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import io
+import json
+import os
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from llama_batch._lock import try_lock
+from llama_batch._options import REQUEST_OPTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import IO
+
+_NAMES = {name: spec.name for spec in REQUEST_OPTIONS.values() for name in (spec.name, *spec.aliases)}
+_BLOCK = 1 << 16
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the input.
+
+    Attributes:
+        index: its number in the file, from 0.
+        id: what the user calls it, if anything.
+        digest: the SHA-256 of what it asks, shortened: it tells whether an earlier answer is an answer to this.
+        prompt: text, token ids, or messages.
+        chat: whether it is messages.
+        options: request options.
+        error: what is wrong with it; nothing else counts then.
+    """
+
+    index: int
+    digest: str
+    id: str | int | None = None
+    prompt: Any = None
+    chat: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+    error: str | None = None
+
+    @property
+    def key(self) -> Key:
+        """What an answer must agree in."""
+        return (json.dumps(self.index if self.id is None else self.id), self.digest)
+
+    def head(self) -> dict[str, Any]:
+        """How the line of its answer begins."""
+        named = {} if self.id is None else {"id": self.id}
+        return {"index": self.index, **named, "prompt_sha256": self.digest}
+
+
+def read_lines(source: IO[bytes]) -> Iterator[Line]:
+    """The lines of the input; empty ones are counted and left out."""
+    for index, raw in enumerate(source):
+        if raw.strip():
+            yield parse_line(index, raw)
+
+
+def parse_line(index: int, raw: bytes) -> Line:
+    """Read one line; what is wrong with it is in its `error`."""
+    try:
+        content = json.loads(raw.decode("utf-8-sig" if index == 0 else "utf-8"))
+    except (ValueError, RecursionError) as reason:
+        return Line(index, _digest(raw.strip()), error=f"not JSON: {reason}")
+    if not isinstance(content, dict):
+        return Line(index, _digest(raw.strip()), error="not a JSON object")
+    name = content.pop("id", None)
+    digest = _digest(json.dumps(content, sort_keys=True).encode())
+    if not (name is None or isinstance(name, str) or (isinstance(name, int) and not isinstance(name, bool))):
+        return Line(index, digest, error="id must be text or an integer")
+    error, prompt, chat = None, content.pop("prompt", None), "messages" in content
+    messages = content.pop("messages", None)
+    if (prompt is None) == (messages is None):
+        error = "give either prompt or messages"
+    elif chat and not (isinstance(messages, list) and all(isinstance(m, dict) for m in messages)):
+        error = "messages must be a list of objects"
+    elif not chat and not (isinstance(prompt, str) or _is_tokens(prompt)):
+        error = "prompt must be text or a list of token ids"
+    elif unknown := [key for key in content if key not in _NAMES]:
+        near = difflib.get_close_matches(unknown[0], _NAMES, 1)
+        error = f"unknown option {unknown[0]!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+    elif len({_NAMES[key] for key in content}) < len(content):
+        error = f"an option is given twice, by two of its names: {', '.join(content)}"
+    if error is not None:
+        return Line(index, digest, name, error=error)
+    options = {_NAMES[key]: value for key, value in content.items()}
+    return Line(index, digest, name, messages if chat else prompt, chat, options)
+
+
+def _is_tokens(prompt: object) -> bool:
+    return isinstance(prompt, list) and all(isinstance(t, int) and not isinstance(t, bool) for t in prompt)
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+class Output:
+    """Where answers go; knows which are there already."""
+
+    def __init__(self, path: str | None, *, overwrite: bool) -> None:
+        """Open the output, and repair its last line if that was cut off.
+
+        Args:
+            path: The file; None or `-` is standard output, where nothing is resumed.
+            overwrite: Forget what it holds.
+        """
+        self.path = None if path in (None, "-") else Path(str(path))
+        self.answered: Counter[Key] = Counter()
+        self.failed: set[tuple[Key, str]] = set()
+        if self.path is None:
+            sys.stdout.flush()
+            self._file: IO[bytes] = sys.stdout.buffer
+            return
+        self._file = self.path.open("a+b", buffering=0)
+        if sys.platform != "win32" and not try_lock(self._file):
+            self._file.close()
+            raise click.UsageError(f"another job is writing {self.path}")
+        if overwrite:
+            self._file.truncate(0)
+        self._read()
+
+    def write(self, line: Line, answer: dict[str, Any]) -> None:
+        """Append an answer, whole."""
+        record = {**line.head(), **answer}
+        error = answer.get("error")
+        if error is not None and (line.key, str(error.get("message"))) in self.failed:
+            return  # the same line failed in the same way before, and says so already
+        try:
+            data = json.dumps(record, ensure_ascii=False).encode() + b"\n"
+        except UnicodeEncodeError:  # lone surrogates have no UTF-8
+            data = json.dumps(record).encode() + b"\n"
+        view = memoryview(data)
+        while view:
+            view = view[self._file.write(view) :]
+        if self.path is None:
+            self._file.flush()
+
+    def sync(self) -> None:
+        """Put what was written on the disk."""
+        if self.path is not None:
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Stop writing."""
+        if self.path is not None:
+            self._file.close()
+
+    def _read(self) -> None:
+        """Learn what is answered, and cut off a last line without an end."""
+        self._file.seek(0)
+        end = 0
+        for raw in io.BufferedReader(_Unclosed(self._file), _BLOCK):
+            if not raw.endswith(b"\n"):
+                break
+            end += len(raw)
+            self._learn(raw)
+        self._file.seek(0, os.SEEK_END)
+        if self._file.tell() != end:
+            self._file.truncate(end)
+
+    def _learn(self, raw: bytes) -> None:
+        """Take note of one answer; lines that are none of ours are left alone."""
+        try:
+            record = json.loads(raw)
+            index, digest = record["index"], record["prompt_sha256"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return
+        key = (json.dumps(record.get("id", index)), str(digest))
+        if "error" in record:
+            error = record["error"]
+            self.failed.add((key, str(error.get("message") if isinstance(error, dict) else error)))
+        else:
+            self.answered[key] += 1
+
+
+class _Unclosed(io.RawIOBase):
+    """Reads a file for a buffer that must not close it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._inner = file
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._inner.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)

@@ -1,0 +1,156 @@
+"""Showing answers: side by side and alive in a terminal, plain and in order elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import unicodedata
+from typing import TYPE_CHECKING
+
+from llama_batch.cli.app import tell
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.panel import Panel
+
+    from llama_batch.cli.answers import Answer, Answers
+
+_PANEL_WIDTH_MIN = 38
+_PANEL_HEIGHT_MIN = 5
+_COLUMNS_MAX = 4
+_FRAMES_PER_SECOND = 12
+
+
+async def show_plain(answers: Answers) -> None:
+    """Write the answers one after the other, each as it comes; with a label where there are several."""
+    out = sys.stdout
+    many = len(answers.items) > 1
+    for number, answer in enumerate(answers, 1):
+        if many:
+            out.write(f"{'' if number == 1 else chr(10)}[{number}] {_one_line(answer.prompt)}\n")
+        written = 0
+        while True:
+            done = answer.done
+            text = answer.text[written:] if not out.isatty() else _harmless(answer.text[written:])
+            written = len(answer.text)
+            out.write(text)
+            out.flush()
+            if done:
+                break
+            await answers.changed()
+        if answer.text and not answer.text.endswith("\n"):
+            out.write("\n")
+        if answer.error is not None:
+            out.flush()
+            tell(f"prompt {number}: {answer.error}" if many else str(answer.error))
+    out.flush()
+
+
+class SideBySide:
+    """Panels in columns: their ends while they grow, all of them once they have ended."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    async def __call__(self, answers: Answers) -> None:
+        """Show the answers until all have ended, then leave them whole on the screen."""
+        from rich.live import Live
+
+        with Live(
+            console=self.console,
+            get_renderable=lambda: self.frame(answers),
+            refresh_per_second=_FRAMES_PER_SECOND,
+            transient=True,
+            vertical_overflow="crop",
+        ):
+            while answers.n_done < len(answers.items):
+                await answers.changed()
+                await asyncio.sleep(0.5 / _FRAMES_PER_SECOND)
+        self.console.print(self.whole(answers))
+
+    def frame(self, answers: Answers) -> RenderableType:
+        """What is on the screen now: as many panels as it holds, those that still grow first."""
+        from rich.console import Group
+
+        n_columns = self._n_columns(len(answers.items))
+        height = self.console.height - 2
+        n_rows = -(-len(answers.items) // n_columns)
+        n_shown_rows = max(1, min(n_rows, height // _PANEL_HEIGHT_MIN))
+        shown = list(enumerate(answers, 1))
+        if n_shown_rows < n_rows:
+            shown = sorted(shown, key=lambda pair: pair[1].done)[: n_shown_rows * n_columns]
+            shown.sort(key=lambda pair: pair[0])
+        panel_height = max(3, height // n_shown_rows)
+        width = self.console.width // n_columns
+        panels = [self._panel(number, answer, width, panel_height) for number, answer in shown]
+        return Group(self._grid(panels, n_columns), self._footer(answers))
+
+    def whole(self, answers: Answers) -> RenderableType:
+        """All answers, from beginning to end."""
+        from rich.console import Group
+
+        n_columns = self._n_columns(len(answers.items))
+        width = self.console.width // n_columns
+        panels = [self._panel(number, answer, width, None) for number, answer in enumerate(answers, 1)]
+        return Group(self._grid(panels, n_columns), self._footer(answers))
+
+    def _n_columns(self, n_answers: int) -> int:
+        fit = max(1, min(_COLUMNS_MAX, self.console.width // _PANEL_WIDTH_MIN))
+        n_rows = -(-n_answers // fit)
+        return -(-n_answers // n_rows)
+
+    def _grid(self, panels: list[Panel], n_columns: int) -> RenderableType:
+        from rich.table import Table
+
+        grid = Table.grid(expand=True)
+        for _ in range(n_columns):
+            grid.add_column(ratio=1)
+        for start in range(0, len(panels), n_columns):
+            grid.add_row(*panels[start : start + n_columns])
+        return grid
+
+    def _panel(self, number: int, answer: Answer, width: int, height: int | None) -> Panel:
+        """One answer; with a height, its last lines."""
+        from rich.panel import Panel
+        from rich.text import Text
+
+        body = Text(_harmless(answer.text).strip("\n"))
+        if answer.error is not None:
+            body.append(f"\n{answer.error}" if body else str(answer.error), style="red")
+        lines = body.wrap(self.console, max(1, width - 4))
+        body = Text("\n").join(lines[-(height - 2) :] if height else lines)
+        title = Text(f"{number} ", style="bold cyan")
+        title.append(_one_line(_harmless(answer.prompt)), style="bold")
+        title.truncate(max(1, width - 6), overflow="ellipsis")
+        if answer.error is not None:
+            style, state = "red", getattr(answer.error, "code", "error")
+        elif answer.completion is not None:
+            style, state = "green", f"{answer.n_tokens} tokens · {answer.completion.finish_reason}"
+        else:
+            style, state = "cyan", f"{answer.n_tokens} tokens" if answer.n_tokens else "waiting"
+        return Panel(
+            body, title=title, title_align="left", subtitle=Text(state, style="dim"), subtitle_align="right",
+            border_style=style, height=height, width=width,
+        )  # fmt: skip
+
+    @staticmethod
+    def _footer(answers: Answers) -> RenderableType:
+        from rich.text import Text
+
+        n, seconds = answers.n_tokens, answers.seconds
+        return Text(
+            f" {answers.n_done} of {len(answers.items)} answered · {n} tokens in {seconds:.1f} s"
+            f" · {n / max(seconds, 1e-9):.0f} tokens/s together",
+            style="dim",
+        )
+
+
+def _harmless(text: str) -> str:
+    """Text without the control characters by which an answer could command the terminal."""
+    return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cs"))
+
+
+def _one_line(text: str) -> str:
+    """A prompt as a title."""
+    line = " ".join(text.split())
+    return line if len(line) <= 200 else line[:199] + "…"
