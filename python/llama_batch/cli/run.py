@@ -118,9 +118,9 @@ def opened(model: str | None, options: dict[str, Any]) -> Iterator[Engine]:
                 source = resolve(model, progress=progress)
             except KeyboardInterrupt:
                 raise Stopped("interrupted; nothing of the download was kept") from None
-    with Engine(source, **options) as engine:
+    with contextlib.ExitStack() as stack:
         with _spinner(f"loading {Path(source).name if source else 'the model'}"):
-            engine.wait_ready()
+            engine = stack.enter_context(Engine(source, **options))
         yield engine
 
 

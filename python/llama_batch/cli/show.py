@@ -12,6 +12,7 @@ from llama_batch.cli.app import tell
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.panel import Panel
+    from rich.text import Text
 
     from llama_batch.cli.answers import Answer, Answers
 
@@ -53,25 +54,25 @@ class SideBySide:
         self.console = console
 
     async def __call__(self, answers: Answers) -> None:
-        """Show the answers until all have ended, then leave them whole on the screen."""
+        """Show the answers until all have ended; then, or when interrupted, leave them whole on the screen."""
         from rich.live import Live
 
-        with Live(
-            console=self.console,
-            get_renderable=lambda: self.frame(answers),
-            refresh_per_second=_FRAMES_PER_SECOND,
-            transient=True,
-            vertical_overflow="crop",
-        ):
-            while answers.n_done < len(answers.items):
-                await answers.changed()
-                await asyncio.sleep(0.5 / _FRAMES_PER_SECOND)
-        self.console.print(self.whole(answers))
+        try:
+            with Live(
+                console=self.console,
+                get_renderable=lambda: self.frame(answers),
+                refresh_per_second=_FRAMES_PER_SECOND,
+                transient=True,
+                vertical_overflow="crop",
+            ):
+                while answers.n_done < len(answers.items):
+                    await answers.changed()
+                    await asyncio.sleep(0.5 / _FRAMES_PER_SECOND)
+        finally:
+            self.console.print(self.whole(answers))
 
     def frame(self, answers: Answers) -> RenderableType:
         """What is on the screen now: as many panels as it holds, those that still grow first."""
-        from rich.console import Group
-
         n_columns = self._n_columns(len(answers.items))
         height = self.console.height - 2
         n_rows = -(-len(answers.items) // n_columns)
@@ -80,58 +81,45 @@ class SideBySide:
         if n_shown_rows < n_rows:
             shown = sorted(shown, key=lambda pair: pair[1].done)[: n_shown_rows * n_columns]
             shown.sort(key=lambda pair: pair[0])
-        panel_height = max(3, height // n_shown_rows)
-        width = self.console.width // n_columns
-        panels = [self._panel(number, answer, width, panel_height) for number, answer in shown]
-        return Group(self._grid(panels, n_columns), self._footer(answers))
+        return self._grid(answers, shown, n_columns, max(1, height // n_shown_rows - 2))
 
     def whole(self, answers: Answers) -> RenderableType:
         """All answers, from beginning to end."""
-        from rich.console import Group
-
-        n_columns = self._n_columns(len(answers.items))
-        width = self.console.width // n_columns
-        panels = [self._panel(number, answer, width, None) for number, answer in enumerate(answers, 1)]
-        return Group(self._grid(panels, n_columns), self._footer(answers))
+        return self._grid(answers, list(enumerate(answers, 1)), self._n_columns(len(answers.items)), None)
 
     def _n_columns(self, n_answers: int) -> int:
         fit = max(1, min(_COLUMNS_MAX, self.console.width // _PANEL_WIDTH_MIN))
         n_rows = -(-n_answers // fit)
         return -(-n_answers // n_rows)
 
-    def _grid(self, panels: list[Panel], n_columns: int) -> RenderableType:
+    def _grid(
+        self, answers: Answers, shown: list[tuple[int, Answer]], n_columns: int, n_lines_max: int | None
+    ) -> RenderableType:
+        """Panels in rows of equal height; with a bound, only their last lines."""
+        from rich.console import Group
         from rich.table import Table
 
-        grid = Table.grid(expand=True)
-        for _ in range(n_columns):
-            grid.add_column(ratio=1)
-        for start in range(0, len(panels), n_columns):
-            grid.add_row(*panels[start : start + n_columns])
-        return grid
+        width = self.console.width // n_columns
+        grid = Table.grid()
+        for start in range(0, len(shown), n_columns):
+            row = [
+                (number, answer, self._lines(answer, width - 4)) for number, answer in shown[start : start + n_columns]
+            ]
+            n_lines = max(len(lines) for _, _, lines in row)
+            if n_lines_max is not None:
+                n_lines = min(n_lines, n_lines_max)
+            panels = [_panel(number, answer, lines[-n_lines:], width, n_lines + 2) for number, answer, lines in row]
+            grid.add_row(*panels)
+        return Group(grid, self._footer(answers))
 
-    def _panel(self, number: int, answer: Answer, width: int, height: int | None) -> Panel:
-        """One answer; with a height, its last lines."""
-        from rich.panel import Panel
+    def _lines(self, answer: Answer, width: int) -> list[Text]:
+        """An answer as it is broken into lines; never none."""
         from rich.text import Text
 
         body = Text(_harmless(answer.text).strip("\n"))
         if answer.error is not None:
             body.append(f"\n{answer.error}" if body else str(answer.error), style="red")
-        lines = body.wrap(self.console, max(1, width - 4))
-        body = Text("\n").join(lines[-(height - 2) :] if height else lines)
-        title = Text(f"{number} ", style="bold cyan")
-        title.append(_one_line(_harmless(answer.prompt)), style="bold")
-        title.truncate(max(1, width - 6), overflow="ellipsis")
-        if answer.error is not None:
-            style, state = "red", getattr(answer.error, "code", "error")
-        elif answer.completion is not None:
-            style, state = "green", f"{answer.n_tokens} tokens · {answer.completion.finish_reason}"
-        else:
-            style, state = "cyan", f"{answer.n_tokens} tokens" if answer.n_tokens else "waiting"
-        return Panel(
-            body, title=title, title_align="left", subtitle=Text(state, style="dim"), subtitle_align="right",
-            border_style=style, height=height, width=width,
-        )  # fmt: skip
+        return list(body.wrap(self.console, max(1, width))) or [Text()]
 
     @staticmethod
     def _footer(answers: Answers) -> RenderableType:
@@ -143,6 +131,26 @@ class SideBySide:
             f" · {n / max(seconds, 1e-9):.0f} tokens/s together",
             style="dim",
         )
+
+
+def _panel(number: int, answer: Answer, lines: list[Text], width: int, height: int) -> Panel:
+    """A frame around lines of an answer, with its prompt above and its state below."""
+    from rich.panel import Panel
+    from rich.text import Text
+
+    title = Text(f"{number} ", style="bold cyan")
+    title.append(_one_line(_harmless(answer.prompt)), style="bold")
+    title.truncate(max(1, width - 6), overflow="ellipsis")
+    if answer.error is not None:
+        style, state = "red", str(getattr(answer.error, "code", "error"))
+    elif answer.completion is not None:
+        style, state = "green", f"{answer.n_tokens} tokens · {answer.completion.finish_reason}"
+    else:
+        style, state = "cyan", f"{answer.n_tokens} tokens" if answer.n_tokens else "waiting"
+    return Panel(
+        Text("\n").join(lines), title=title, title_align="left", subtitle=Text(state, style="dim"),
+        subtitle_align="right", border_style=style, height=height, width=width,
+    )  # fmt: skip
 
 
 def _harmless(text: str) -> str:

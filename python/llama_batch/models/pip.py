@@ -71,8 +71,7 @@ def _follow(process: "subprocess.Popen[str]", temporary: Path, report: Reporter)
         reader.join(_POLL_S)
         total = next((_bytes(m) for line in reversed(list(lines)) if (m := _SIZE.search(line))), None)
         done = _size_of(temporary)
-        if total is not None:
-            report("downloading", min(done, total), total)
+        report("downloading", done if total is None else min(done, total), total)
         if not reader.is_alive():
             return lines
 
