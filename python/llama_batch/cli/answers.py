@@ -47,10 +47,12 @@ class Answers:
     Attributes:
         items: one for each prompt, in the order of the prompts.
         started: when the prompts were submitted, by `time.monotonic`. Unit: seconds.
+        ended: when the last answer had ended.
     """
 
     items: list[Answer]
     started: float = field(default_factory=time.monotonic)
+    ended: float | None = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __iter__(self) -> Iterator[Answer]:
@@ -69,11 +71,13 @@ class Answers:
 
     @property
     def seconds(self) -> float:
-        """Time since the prompts were submitted. Unit: seconds."""
-        return time.monotonic() - self.started
+        """Time since the prompts were submitted, until all answers had ended. Unit: seconds."""
+        return (time.monotonic() if self.ended is None else self.ended) - self.started
 
     def notify(self) -> None:
         """Wake whoever waits for a change."""
+        if self.ended is None and self.n_done == len(self.items):
+            self.ended = time.monotonic()
         self._changed.set()
 
     async def changed(self) -> None:

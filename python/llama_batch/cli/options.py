@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from llama_batch.types import OptionSpec
 
 NONE_WORDS = ("none", "auto")
+_ENDLESS = 1e6
 
 
 class Flag(click.Option):
@@ -21,6 +22,11 @@ class Flag(click.Option):
         super().__init__(*args, **kwargs)
         self.section = section
 
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        """Nothing: the text of the help has the default and the range."""
+        del ctx
+        return {}
+
 
 class Command(click.Command):
     """A command whose help shows its flags under headings."""
@@ -29,7 +35,8 @@ class Command(click.Command):
         """Write the flags, each under its heading."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
-            if (row := param.get_help_record(ctx)) is not None:
+            row = param.get_help_record(ctx) if isinstance(param, click.Option) else None
+            if row is not None:
                 sections.setdefault(getattr(param, "section", "Options"), []).append(row)
         for title, rows in sections.items():
             with formatter.section(title):
@@ -139,11 +146,14 @@ def _meta(spec: OptionSpec) -> str | None:
 
 def _help(spec: OptionSpec) -> str:
     """The table's text with the default, in the words of a command line."""
-    if spec.default is None:
-        return spec.doc
-    shown: object = spec.default
-    if isinstance(shown, bool):
-        shown = "on" if shown else "off"
-    elif isinstance(shown, float):
-        shown = f"{shown:g}"
-    return f"{spec.doc} [default: {shown}]"
+    facts = [] if spec.default is None else [f"default: {_shown(spec.default)}"]
+    if spec.minimum is not None and spec.maximum is not None and spec.maximum < _ENDLESS:
+        facts.append(f"{spec.minimum:g} to {spec.maximum:g}")
+    return f"{spec.doc} [{'; '.join(facts)}]" if facts else spec.doc
+
+
+def _shown(value: object) -> object:
+    """A default as a command line writes it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else value

@@ -96,7 +96,9 @@ def _run(prompts: list[str], model: str | None, start: dict[str, Any], request: 
     if len(prompts) > 1 and sys.stdout.isatty():
         from rich.console import Console
 
-        show = SideBySide(Console(highlight=False))
+        console = Console(highlight=False)
+        if not console.is_dumb_terminal:
+            show = SideBySide(console)
     with opened(model, start) as engine:
         try:
             answers = asyncio.run(answer_all(prompts, submitter(engine, raw), request, show))

@@ -20,6 +20,7 @@ _PANEL_WIDTH_MIN = 38
 _PANEL_HEIGHT_MIN = 5
 _COLUMNS_MAX = 4
 _FRAMES_PER_SECOND = 12
+_CUT = ("max_tokens", "context_full")
 
 
 async def show_plain(answers: Answers) -> None:
@@ -44,6 +45,8 @@ async def show_plain(answers: Answers) -> None:
         if answer.error is not None:
             out.flush()
             tell(f"prompt {number}: {answer.error}" if many else str(answer.error))
+        elif answer.completion is not None and answer.completion.finish_reason in _CUT and sys.stderr.isatty():
+            tell(f"{f'prompt {number}: ' if many else ''}the answer was cut off ({answer.completion.finish_reason})")
     out.flush()
 
 
