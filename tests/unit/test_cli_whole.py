@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -128,7 +129,7 @@ def test_in_a_terminal_answers_stand_side_by_side(no_color: bool) -> None:
             shown += block
     os.close(primary)
     assert process.returncode == 0, shown
-    last = shown.decode().splitlines()
+    last = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode()).splitlines()
     assert any("1 first" in line and "2 second" in line for line in last)
     assert "2 of 2 answered" in last[-1]
     assert (b"\x1b[32m" in shown or b"\x1b[1;36m" in shown) is not no_color

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from llama_batch.errors import EngineCrashedError, LlamaBatchError
 
@@ -93,8 +93,8 @@ def submitter(engine: Engine, raw: bool) -> Callable[..., Any]:
         engine: A ready engine.
         raw: Take prompts as they are.
     """
-    method: Callable[..., Any] = engine.stream if raw or not engine.model.chat_template else engine.chat
-    return method
+    method: Any = engine.stream if raw or not engine.model.chat_template else engine.chat
+    return cast("Callable[..., Any]", method)
 
 
 async def follow(answer: Answer, generation: Any, changed: Callable[[], None]) -> None:

@@ -51,11 +51,9 @@ class _Commands(click.Group):
 def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     if not value or ctx.resilient_parsing:
         return
-    from importlib.metadata import version
+    from llama_batch import LLAMA_CPP_BUILD, __version__
 
-    from llama_batch import LLAMA_CPP_BUILD
-
-    click.echo(f"llama-batch {version('llama-batch')} (llama.cpp {LLAMA_CPP_BUILD})")
+    click.echo(f"llama-batch {__version__} (llama.cpp {LLAMA_CPP_BUILD})")
     ctx.exit()
 
 
