@@ -67,9 +67,9 @@ impl Engine {
         Ok(Self(Arc::new(handle)))
     }
 
-    /// Load the model, on a thread of its own. Only the first call does anything.
+    /// Load the model, on a thread of its own. Only the first call of this or of [`Self::fail`] does anything.
     pub fn load(&self, loader: Box<dyn Loader>) {
-        if self.0.shared.home.is_elsewhere() || self.0.load_started.swap(true, Ordering::SeqCst) {
+        if !self.0.takes_model() {
             return;
         }
         let shared = Arc::clone(&self.0.shared);
@@ -78,9 +78,10 @@ impl Engine {
         }
     }
 
-    /// Give up on an engine that is still loading: all that queue end with this error, and so does whoever comes later.
+    /// Say that there will be nothing to load, instead of loading it: all that queue end with this error, and so does
+    /// whoever comes later.
     pub fn fail(&self, error: &Error) {
-        if !self.0.shared.home.is_elsewhere() && self.0.shared.state.get() == State::Loading {
+        if self.0.takes_model() {
             self.0.shared.fail(error);
         }
     }
@@ -188,6 +189,13 @@ impl Engine {
 }
 
 impl Handle {
+    /// Whether the engine waits for its model to be loaded, or given up; true once.
+    fn takes_model(&self) -> bool {
+        !self.shared.home.is_elsewhere()
+            && self.shared.state.get() == State::Loading
+            && !self.load_started.swap(true, Ordering::SeqCst)
+    }
+
     fn spawn(&self, what: &str, stack_bytes: usize, body: impl FnOnce() + Send + 'static) -> Result<(), Error> {
         let (id, shared) = (self.id, Arc::clone(&self.shared));
         shared.thread_starts();

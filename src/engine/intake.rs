@@ -79,10 +79,10 @@ pub(super) struct Removed {
     pub(super) _held: Option<(Entry, Option<Prompt>)>,
 }
 
-/// Everybody who was in, and what was held back, to be dropped without the lock.
+/// Everybody who was in; and what was held back, and the model, to be dropped without the lock.
 pub(super) struct Everybody {
     pub(super) mailboxes: Vec<Arc<Mailbox>>,
-    pub(super) _held: (VecDeque<(Entry, Prompt)>, VecDeque<Entry>),
+    pub(super) _held: (VecDeque<(Entry, Prompt)>, VecDeque<Entry>, Stage),
 }
 
 /// The books.
@@ -204,10 +204,12 @@ impl Intake {
 
     /// Everybody leaves; whoever comes later gets the error.
     pub(super) fn end(&mut self, error: Error) -> Everybody {
-        self.stage = Stage::Ended(if self.closing > Closing::No { Error::EngineClosed } else { error });
+        let error = if self.closing > Closing::No { Error::EngineClosed } else { error };
+        let stage = std::mem::replace(&mut self.stage, Stage::Ended(error));
         self.n_in_flight = 0;
         let mailboxes = std::mem::take(&mut self.live).into_values().map(|live| live.mailbox).collect();
-        Everybody { mailboxes, _held: (std::mem::take(&mut self.backlog), std::mem::take(&mut self.waiting)) }
+        let held = (std::mem::take(&mut self.backlog), std::mem::take(&mut self.waiting), stage);
+        Everybody { mailboxes, _held: held }
     }
 
     /// Begin to close; what was begun before goes on if it is stricter.

@@ -1,11 +1,15 @@
 //! Loads the model on a thread of its own, so that requests are taken in meanwhile.
 
+use super::intake::Stage;
 use super::panic_text;
 use super::prompt::Model;
 use super::shared::{Command, Shared};
+use super::state::State;
 use crate::backend::Backend;
+use crate::core::Limits;
 use crate::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
 
 /// Makes the backend; runs on the engine thread, which keeps it.
 pub type MakeBackend = Box<dyn FnOnce() -> Result<Box<dyn Backend>, Error> + Send>;
@@ -40,5 +44,52 @@ pub(super) fn run(shared: &Shared, loader: Box<dyn Loader>) {
         }
         Ok(Err(error)) => shared.fail(&error),
         Err(panic) => shared.fail(&Error::EngineCrashed(panic_text(&*panic))),
+    }
+}
+
+impl Shared {
+    /// The tokenizer is there: let those through who waited for it, in order, then open the door for the others.
+    fn open(&self, model: &Model) {
+        self.empty_backlog(model);
+        self.half_ready();
+    }
+
+    fn empty_backlog(&self, model: &Model) {
+        loop {
+            let held = self.with_intake(|intake| {
+                let held = intake.pop_backlog();
+                if held.is_none() && matches!(intake.stage, Stage::Loading) {
+                    intake.stage = Stage::Open(model.clone());
+                }
+                held
+            });
+            let Some((mut entry, prompt)) = held else { return };
+            match prompt.tokens(model) {
+                Ok(tokens) => {
+                    entry.request.prompt = tokens;
+                    self.with_intake(|intake| {
+                        if let Some(entry) = intake.let_through(entry) {
+                            self.send(Command::Submit(entry));
+                        }
+                    });
+                }
+                Err(error) => self.end_outside(entry.request.id, Err(error)),
+            }
+        }
+    }
+
+    /// The backend is there.
+    pub(super) fn set_limits(&self, limits: Limits) {
+        drop(self.limits.set(limits));
+        self.half_ready();
+    }
+
+    /// The engine is ready once both are there, the open door and the backend, whichever comes first.
+    fn half_ready(&self) {
+        if self.n_halves_ready.fetch_add(1, Ordering::AcqRel) == 1 {
+            self.set_load_progress(1.0);
+            self.load_nanos.store(self.clock.now().0, Ordering::Relaxed);
+            self.state.set(State::Ready);
+        }
     }
 }

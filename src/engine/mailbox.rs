@@ -206,8 +206,9 @@ impl Mailbox {
         inbox.end = Some(Arc::new(finished));
         inbox.mark(Interest::Items, wakes);
         inbox.mark(Interest::End, wakes);
-        inbox.signals.clear();
+        let signals = std::mem::take(&mut inbox.signals);
         drop(inbox);
+        drop(signals);
         self.arrived.notify_all();
         self.ended.notify_all();
         true

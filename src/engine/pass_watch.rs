@@ -72,3 +72,62 @@ impl Watch {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::SeqId;
+
+    fn rows(ids: &[u64]) -> Vec<Row> {
+        let row = |id: &u64| Row { request: RequestId(*id), seq: SeqId(0), pos: 0, token: 0, draws: false };
+        ids.iter().map(row).collect()
+    }
+
+    fn watching(ids: &[u64]) -> (PassWatch, Arc<AtomicBool>) {
+        let (watch, flag) = (PassWatch::default(), Arc::new(AtomicBool::new(true)));
+        watch.begin(&rows(ids), Some(Arc::clone(&flag)));
+        assert!(!flag.load(Ordering::SeqCst), "a pass begins with a clear flag");
+        (watch, flag)
+    }
+
+    #[test]
+    fn a_pass_is_aborted_when_the_last_who_wants_it_leaves() {
+        let (watch, flag) = watching(&[1, 1, 2]);
+        watch.cancel(RequestId(1));
+        watch.cancel(RequestId(3));
+        assert!(!flag.load(Ordering::SeqCst));
+        watch.cancel(RequestId(2));
+        assert!(flag.load(Ordering::SeqCst));
+    }
+
+    #[test]
+    fn a_cancellation_that_the_core_does_not_know_yet_counts_for_the_next_pass() {
+        let (watch, flag) = watching(&[1]);
+        watch.end();
+        watch.cancel(RequestId(2));
+        watch.begin(&rows(&[2]), Some(Arc::clone(&flag)));
+        assert!(flag.load(Ordering::SeqCst));
+        watch.end();
+        watch.settle(RequestId(2));
+        watch.begin(&rows(&[2]), Some(Arc::clone(&flag)));
+        assert!(!flag.load(Ordering::SeqCst));
+    }
+
+    #[test]
+    fn between_passes_nothing_is_aborted() {
+        let (watch, flag) = watching(&[1]);
+        watch.end();
+        watch.cancel(RequestId(1));
+        assert!(!flag.load(Ordering::SeqCst));
+    }
+
+    #[test]
+    fn once_all_is_cancelled_no_pass_runs() {
+        let (watch, flag) = watching(&[1, 2]);
+        watch.cancel_all();
+        assert!(flag.load(Ordering::SeqCst));
+        watch.end();
+        watch.begin(&rows(&[3]), Some(Arc::clone(&flag)));
+        assert!(flag.load(Ordering::SeqCst));
+    }
+}

@@ -50,37 +50,19 @@ impl Prompt {
 /// A request whose id and prompt are still open.
 pub(super) fn draft(options: RequestOptions, mode: Mode, engine: &StartOptions, fresh_seed: u64) -> Request {
     let sampling = SamplingParams::settle(&options, engine, fresh_seed);
-    let RequestOptions {
-        max_tokens,
-        timeout,
-        queue_timeout,
-        stall_timeout,
-        cache_prompt,
-        session,
-        cache_scope,
-        temp: _,
-        top_k: _,
-        top_p: _,
-        min_p: _,
-        penalty_repeat: _,
-        penalty_freq: _,
-        penalty_present: _,
-        penalty_last_n: _,
-        seed: _,
-    } = options;
     let seconds = |limit: Option<f64>| limit.map(|s| Duration::try_from_secs_f64(s).unwrap_or(Duration::MAX));
     Request {
         id: RequestId(0),
         prompt: Arc::from([]),
-        max_tokens,
+        max_tokens: options.max_tokens,
         mode,
         sampling,
-        cache_prompt: cache_prompt.unwrap_or(engine.cache_prompt),
-        session,
-        scope: cache_scope,
-        timeout: seconds(timeout),
-        queue_timeout: seconds(queue_timeout),
-        stall_timeout: seconds(stall_timeout),
+        cache_prompt: options.cache_prompt.unwrap_or(engine.cache_prompt),
+        session: options.session,
+        scope: options.cache_scope,
+        timeout: seconds(options.timeout),
+        queue_timeout: seconds(options.queue_timeout),
+        stall_timeout: seconds(options.stall_timeout),
     }
 }
 

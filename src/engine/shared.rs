@@ -51,8 +51,9 @@ pub(super) struct Shared {
     held_until: AtomicU64,
     /// Requests that ended without the core: all, by an error, by cancellation.
     outside: [AtomicU64; 3],
-    load_progress: AtomicU32,
-    load_nanos: AtomicU64,
+    pub(super) load_progress: AtomicU32,
+    pub(super) load_nanos: AtomicU64,
+    pub(super) n_halves_ready: AtomicU32,
     seeds: RandomState,
     /// Threads that run.
     n_threads: Mutex<u32>,
@@ -84,6 +85,7 @@ impl Shared {
             outside: [const { AtomicU64::new(0) }; 3],
             load_progress: AtomicU32::new(0),
             load_nanos: AtomicU64::new(0),
+            n_halves_ready: AtomicU32::new(0),
             seeds: RandomState::new(),
             n_threads: Mutex::default(),
             stopped: Condvar::new(),
@@ -150,36 +152,11 @@ impl Shared {
         mailbox
     }
 
-    /// The tokenizer is there: let those through who waited for it, in order, then open the door for the others.
-    pub(super) fn open(&self, model: &Model) {
-        loop {
-            let held = self.with_intake(|intake| {
-                let held = intake.pop_backlog();
-                if held.is_none() && matches!(intake.stage, Stage::Loading) {
-                    intake.stage = Stage::Open(model.clone());
-                }
-                held
-            });
-            let Some((mut entry, prompt)) = held else { return };
-            match prompt.tokens(model) {
-                Ok(tokens) => {
-                    entry.request.prompt = tokens;
-                    self.with_intake(|intake| {
-                        if let Some(entry) = intake.let_through(entry) {
-                            self.send(Command::Submit(entry));
-                        }
-                    });
-                }
-                Err(error) => self.end_outside(entry.request.id, Err(error)),
-            }
-        }
-    }
-
     /// End a request with what the core says of it, unless it ended before.
     pub(super) fn end(&self, finished: &Finished, wakes: &mut Wakes) {
         if let Some(removed) = self.remove(finished.request) {
             removed.mailbox.finish(finished.clone(), wakes);
-            self.telemetry.publish(self.clock.now(), &Event::Finished(Box::new(finished.clone())), wakes);
+            self.telemetry.publish(self.clock, || Event::Finished(Box::new(finished.clone())), wakes);
         }
     }
 
@@ -203,10 +180,9 @@ impl Shared {
     }
 
     fn tell_end(&self, mailbox: &Mailbox, end: Result<FinishReason, Error>, wakes: &mut Wakes) {
-        let now = self.clock.now();
-        let finished = mailbox.ended_outside(end, now);
+        let finished = mailbox.ended_outside(end, self.clock.now());
         if mailbox.finish(finished.clone(), wakes) {
-            self.telemetry.publish(now, &Event::Finished(Box::new(finished)), wakes);
+            self.telemetry.publish(self.clock, || Event::Finished(Box::new(finished)), wakes);
         }
     }
 
@@ -320,14 +296,6 @@ impl Shared {
         self.load_progress.store(done.clamp(0.0, 1.0).to_bits(), Ordering::Relaxed);
     }
 
-    /// The backend is there.
-    pub(super) fn set_ready(&self, limits: Limits) {
-        self.set_load_progress(1.0);
-        self.load_nanos.store(self.clock.now().0, Ordering::Relaxed);
-        drop(self.limits.set(limits));
-        self.state.set(State::Ready);
-    }
-
     /// # Errors
     /// Why there is no model (yet).
     pub(super) fn model(&self) -> Result<Model, Error> {
@@ -360,7 +328,7 @@ impl Shared {
         }
     }
 
-    fn with_intake<T>(&self, change: impl FnOnce(&mut Intake) -> T) -> T {
+    pub(super) fn with_intake<T>(&self, change: impl FnOnce(&mut Intake) -> T) -> T {
         let mut intake = lock(&self.intake);
         let result = change(&mut intake);
         let (n_in_flight, n_held) = intake.counts();

@@ -84,3 +84,36 @@ fields!(
     n_ticks, n_submitted, n_finished, n_failed, n_cancelled, n_prefill_tokens, n_prefix_cache_tokens,
     n_generated_tokens, n_parked, n_evicted
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(value: u64) -> Stats {
+        unpack(&[value; N])
+    }
+
+    #[test]
+    fn packing_loses_nothing_and_mixes_nothing_up() {
+        let values = std::array::from_fn(|i| i as u64 + 1);
+        assert_eq!(pack(&unpack(&values)), values);
+        let stats = unpack(&values);
+        assert_eq!((stats.active_slots, stats.kv_cells_total, stats.n_ticks, stats.n_evicted), (1, 10, 11, 20));
+    }
+
+    #[test]
+    fn a_reader_sees_the_figures_of_one_moment() {
+        const LAST: u64 = 20_000;
+        let cell = StatsCell::new(&all(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| (1..=LAST).for_each(|value| cell.publish(&all(value))));
+            let mut seen = 0;
+            while seen < LAST {
+                let values = pack(&cell.read());
+                assert!(values[0] >= seen, "time does not run backwards");
+                seen = values[0];
+                assert_eq!(values, [seen; N]);
+            }
+        });
+    }
+}

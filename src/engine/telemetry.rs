@@ -1,5 +1,6 @@
 //! Telemetry: what the core tells, for anybody who listens. Costs nothing while nobody does.
 
+use super::clock::Clock;
 use super::home::Home;
 use super::lock;
 use super::mailbox::wait_for;
@@ -72,16 +73,12 @@ impl Telemetry {
     }
 
     /// Tell everybody who listens.
-    pub(super) fn publish(&self, at: Time, event: &Event, wakes: &mut Wakes) {
+    pub(super) fn publish(&self, clock: Clock, event: impl FnOnce() -> Event, wakes: &mut Wakes) {
         if self.n_subscribers.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let event = Arc::new(TelemetryEvent {
-            engine: Arc::clone(&self.name),
-            engine_id: self.engine_id,
-            at,
-            event: event.clone(),
-        });
+        let (engine, engine_id) = (Arc::clone(&self.name), self.engine_id);
+        let event = Arc::new(TelemetryEvent { engine, engine_id, at: clock.now(), event: event() });
         for queue in &lock(&self.subscribers).queues {
             if !queue.push(&event, wakes) {
                 self.n_dropped.fetch_add(1, Ordering::Relaxed);

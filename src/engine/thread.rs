@@ -47,7 +47,7 @@ fn serve(
     let shared = Arc::clone(shared);
     let routes = BTreeMap::new();
     let mut thread = EngineThread { shared, commands, callables, backend, scheduler, routes, wakes: Wakes::default() };
-    thread.shared.set_ready(limits);
+    thread.shared.set_limits(limits);
     for command in early {
         thread.obey(command);
     }
@@ -205,7 +205,7 @@ impl EngineThread {
         };
         // Nothing is told of a request after its end.
         if about.is_none_or(|id| self.routes.get(id).is_some_and(|mailbox| !mailbox.has_ended())) {
-            self.shared.telemetry.publish(self.shared.clock.now(), event, &mut self.wakes);
+            self.shared.telemetry.publish(self.shared.clock, || event.clone(), &mut self.wakes);
         }
     }
 }
