@@ -26,41 +26,47 @@ pub struct EngineStats {
 
 const N: usize = 20;
 
-/// A seqlock of plain atomics: one writer, any number of readers, no waiting on either side.
+/// A seqlock of plain atomics over two copies: one writer, any number of readers. The writer fills the copy that nobody
+/// reads, so that a reader has to look again only when a whole snapshot was published meanwhile, however slow the
+/// writer is.
 pub(super) struct StatsCell {
+    /// Snapshots published; its parity names the copy to read.
     version: AtomicU64,
-    values: [AtomicU64; N],
+    copies: [[AtomicU64; N]; 2],
 }
 
 impl StatsCell {
     pub(super) fn new(stats: &Stats) -> Self {
-        Self { version: AtomicU64::new(0), values: pack(stats).map(AtomicU64::new) }
+        let copy = || pack(stats).map(AtomicU64::new);
+        Self { version: AtomicU64::new(0), copies: [copy(), copy()] }
     }
 
     /// Only the engine thread calls it.
     pub(super) fn publish(&self, stats: &Stats) {
-        let version = self.version.load(Ordering::Relaxed);
-        self.version.store(version + 1, Ordering::Relaxed);
+        let next = self.version.load(Ordering::Relaxed) + 1;
+        // Who sees one of the stores below sees the version that was published before.
         fence(Ordering::Release);
-        for (cell, value) in self.values.iter().zip(pack(stats)) {
+        for (cell, value) in self.copy(next).iter().zip(pack(stats)) {
             cell.store(value, Ordering::Relaxed);
         }
-        self.version.store(version + 2, Ordering::Release);
+        self.version.store(next, Ordering::Release);
     }
 
-    /// The figures of one moment; of two neighbouring ones if the writer is in the way again and again.
+    /// The figures of one moment.
     pub(super) fn read(&self) -> Stats {
-        let mut values = [0; N];
-        for _ in 0..100 {
-            let before = self.version.load(Ordering::Acquire);
-            values = std::array::from_fn(|i| self.values[i].load(Ordering::Relaxed));
+        loop {
+            let version = self.version.load(Ordering::Acquire);
+            let copy = self.copy(version);
+            let values = std::array::from_fn(|i| copy[i].load(Ordering::Relaxed));
             fence(Ordering::Acquire);
-            if before.is_multiple_of(2) && before == self.version.load(Ordering::Relaxed) {
-                break;
+            if version == self.version.load(Ordering::Relaxed) {
+                return unpack(&values);
             }
-            std::hint::spin_loop();
         }
-        unpack(&values)
+    }
+
+    fn copy(&self, version: u64) -> &[AtomicU64; N] {
+        &self.copies[usize::from(version % 2 == 1)]
     }
 }
 
