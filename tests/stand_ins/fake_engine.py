@@ -51,7 +51,9 @@ class FakeGeneration:
         try:
             await asyncio.sleep(0)
             if self.engine.interrupt_at is not None and self.engine.finished >= self.engine.interrupt_at:
-                signal.raise_signal(signal.SIGINT)
+                if not self.engine.interrupted:
+                    self.engine.interrupted = True
+                    signal.raise_signal(signal.SIGINT)
                 await asyncio.sleep(30)
             if (failure := self._failure()) is not None:
                 raise failure
@@ -86,6 +88,7 @@ class FakeEngine:
         self.calls: list[tuple[str, Any, dict[str, Any]]] = []
         self.running = self.most_running = self.finished = 0
         self.interrupt_at = interrupt_at
+        self.interrupted = False
 
     def _submit(self, method: str, prompt: Any, options: dict[str, Any]) -> FakeGeneration:
         if options.get("top_p", 0) > 1:

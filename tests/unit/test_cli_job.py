@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import sys
 from typing import TYPE_CHECKING, Any
@@ -245,6 +246,16 @@ def test_a_missing_input_and_a_full_disk_are_named(
     monkeypatch.setattr("llama_batch.cli.job_files.Output.write", full)
     assert job.run() == 1
     assert "No space left" in capsys.readouterr().err
+
+
+def test_the_input_may_come_through_a_pipe_and_the_job_resumes_all_the_same(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n_lines in (2, 3):
+        text = "".join(json.dumps({"prompt": str(n)}) + "\n" for n in range(n_lines))
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        assert run(["run", "--input", "-", "--output", str(job.output)]) == 0
+    assert [call[1] for call in job.engine.calls] == ["0", "1", "2"]
 
 
 def test_without_an_output_answers_go_to_standard_output(job: Job, capfdbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -80,6 +81,9 @@ def run(args: Sequence[str]) -> int:
         The exit code.
     """
     _prepare_output()
+    debug = os.environ.get("LLAMA_BATCH_DEBUG") == "1"
+    if not debug:
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # what a second Ctrl-C tears apart is no news
     try:
         if "_LLAMA_BATCH_COMPLETE" in os.environ:
             cli.main(list(args), prog_name="llama-batch")  # a shell asks what could come next
@@ -88,7 +92,7 @@ def run(args: Sequence[str]) -> int:
             sys.stdout.flush()
         return result
     except BaseException as error:
-        if os.environ.get("LLAMA_BATCH_DEBUG") == "1" and not isinstance(error, BrokenPipeError):
+        if debug and not isinstance(error, BrokenPipeError):
             raise
         return _explain(error)
 

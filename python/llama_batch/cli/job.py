@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import sys
 import time
 from dataclasses import asdict, dataclass, field
@@ -38,7 +39,7 @@ _ENDS_THE_JOB = (EngineCrashedError, EngineClosedError, ModelLoadError, ModelNot
 class _Tally:
     """How far the job is."""
 
-    n_total: int | None
+    n_total: int
     n_before: int = 0
     n_answered: int = 0
     n_failed: int = 0
@@ -87,13 +88,13 @@ def run_job(
     """
     _refuse_same_file(source, target)
     with contextlib.ExitStack() as stack:
-        file: IO[bytes] = sys.stdin.buffer if source == "-" else stack.enter_context(Path(source).open("rb"))
+        # Standard input is read to its end first: waiting for a slow line would hold up the answers to earlier ones.
+        opened: IO[bytes] = io.BytesIO(sys.stdin.buffer.read()) if source == "-" else Path(source).open("rb")
+        file = stack.enter_context(opened)
         output = Output(target, overwrite=overwrite)
         stack.callback(output.close)
-        total = None if source == "-" else sum(1 for line in file if line.strip())
-        if source != "-":
-            file.seek(0)
-        tally = _Tally(total)
+        tally = _Tally(sum(1 for line in file if line.strip()))
+        file.seek(0)
         lines = _open_lines(file, output, tally)
         first = next(lines, None)
         try:
