@@ -8,8 +8,6 @@
     reason = "a test may stop at what it did not expect"
 )]
 
-#![expect(clippy::unwrap_used, reason = "a test that meets what it does not expect fails by panicking")]
-
 mod engine;
 mod sampling;
 mod scheduler;
