@@ -64,8 +64,6 @@ pub struct Scheduler {
     /// Requests whose start or resumption is told once the ops are done.
     pub(super) starting: Vec<RequestId>,
     pub(super) in_flight: bool,
-    /// Requests that end as soon as the work under way is back.
-    doomed: Vec<RequestId>,
     pub(super) custom_grants: Option<Result<Vec<Grant>, String>>,
     /// Whose decode row came last.
     pub(super) last_served: Option<RequestId>,
@@ -112,7 +110,6 @@ impl Scheduler {
             ops: Vec::new(),
             starting: Vec::new(),
             in_flight: false,
-            doomed: Vec::new(),
             custom_grants: None,
             last_served: None,
             row_cap: None,
@@ -295,10 +292,7 @@ impl Scheduler {
     pub(super) fn end(&mut self, now: Time, id: RequestId, end: End) {
         let Some(live) = self.live.get_mut(&id) else { return };
         if self.in_flight && live.place != Place::Waiting {
-            if live.doomed.is_none() {
-                live.doomed = Some(end);
-                self.doomed.push(id);
-            }
+            live.doomed.get_or_insert(end);
             return;
         }
         self.finish(now, id, end);
@@ -315,7 +309,8 @@ impl Scheduler {
     }
 
     fn end_doomed(&mut self, now: Time) {
-        for id in std::mem::take(&mut self.doomed) {
+        let doomed: Vec<RequestId> = self.live.iter().filter(|(_, l)| l.doomed.is_some()).map(|(id, _)| *id).collect();
+        for id in doomed {
             if let Some(end) = self.live.get_mut(&id).and_then(|live| live.doomed.take()) {
                 self.finish(now, id, end);
             }

@@ -9,7 +9,7 @@ use super::candidate::Candidate;
 const BLOCK: usize = 64;
 
 /// Values worked on side by side: a multiple of the vector registers in use, so that several are in flight.
-const LANES: usize = 32;
+const LANES: usize = 16;
 
 /// A row whose blocks have been measured.
 pub(super) struct Row<'a> {
@@ -116,11 +116,13 @@ pub(super) fn pick(weights: impl Iterator<Item = f32>, target: f64) -> Option<us
 ///
 /// Written on the difference to the largest logit, so that neither a tiny temperature nor an infinite logit gives NaN.
 pub(super) fn weight(logit: f32, max: f32, inverse_temp: f32) -> f32 {
-    if logit >= max { 1.0 } else { exp((logit - max) * inverse_temp) }
+    let below = (logit - max) * inverse_temp;
+    exp(if logit >= max { 0.0 } else { below })
 }
 
 fn weight_from(logit: f32, floor: f32, max: f32, inverse_temp: f32) -> f32 {
-    if logit >= floor { weight(logit, max, inverse_temp) } else { 0.0 }
+    let weight = weight(logit, max, inverse_temp);
+    if logit >= floor { weight } else { 0.0 }
 }
 
 fn block_mass(block: &[f32], floor: f32, max: f32, inverse_temp: f32) -> f32 {
@@ -131,7 +133,8 @@ fn block_mass(block: &[f32], floor: f32, max: f32, inverse_temp: f32) -> f32 {
             *lane += weight_from(logit, floor, max, inverse_temp);
         }
     }
-    lanes.iter().sum::<f32>() + rest.iter().map(|&logit| weight_from(logit, floor, max, inverse_temp)).sum::<f32>()
+    let rest = rest.iter().map(|&logit| weight_from(logit, floor, max, inverse_temp));
+    fold(lanes, |a, b| a + b) + rest.sum::<f32>()
 }
 
 fn larger(x: f32, than: f32) -> f32 {
@@ -147,7 +150,19 @@ fn largest(values: &[f32]) -> f32 {
             *lane = larger(x, *lane);
         }
     }
-    lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |max, &x| larger(x, max))
+    rest.iter().fold(fold(lanes, larger), |max, &x| larger(x, max))
+}
+
+/// Joins lanes by halves: in a row they would wait for each other.
+fn fold(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut n = LANES;
+    while n > 1 {
+        n /= 2;
+        for i in 0..n {
+            lanes[i] = join(lanes[i], lanes[i + n]);
+        }
+    }
+    lanes[0]
 }
 
 /// e to the power of `x`, for `x` not above 0, to within three units in the last place; 0 below -87.
@@ -162,12 +177,13 @@ fn exp(x: f32) -> f32 {
     let shifted = clamped * std::f32::consts::LOG2_E + ROUND;
     let n = shifted - ROUND;
     let r = clamped - n * 0.693_359_375 + n * 2.121_944_4e-4;
-    let mut poly = 1.987_569_15e-4;
+    let mut poly: f32 = 1.987_569_15e-4;
     for coefficient in [1.398_199_95e-3, 8.333_451_9e-3, 4.166_579_6e-2, 1.666_666_55e-1, 0.5, 1.0, 1.0] {
-        poly = poly * r + coefficient;
+        // One instruction where the machine has it; where it has not, `mul_add` would be a function call.
+        poly = if cfg!(target_feature = "fma") { poly.mul_add(r, coefficient) } else { poly * r + coefficient };
     }
-    let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(1.0_f32.to_bits()));
-    if x >= LOWEST { poly * power } else { 0.0 }
+    let result = poly * f32::from_bits((shifted.to_bits() << 23).wrapping_add(1.0_f32.to_bits()));
+    if x >= LOWEST { result } else { 0.0 }
 }
 
 #[cfg(test)]

@@ -1,12 +1,6 @@
 //! The Rust tests: one binary.
-#![allow(
-    clippy::unwrap_used,
-    clippy::float_cmp,
-    clippy::unit_arg,
-    clippy::wildcard_enum_match_arm,
-    clippy::too_many_lines,
-    reason = "a test may stop at what it did not expect"
-)]
+
+#![expect(clippy::unwrap_used, reason = "a test that meets what it does not expect fails by panicking")]
 
 mod engine;
 mod sampling;
