@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from llama_batch._hub import current_hub, new_key
@@ -95,7 +95,7 @@ class Generation(Coroutine[Any, Any, Completion], Iterator[Chunk], AsyncIterator
             self._leave()
         return self._settled()
 
-    def __await__(self) -> Iterator[Any]:  # type: ignore[override]  # a generator, which typing calls an iterator
+    def __await__(self) -> Generator[Any, None, Completion]:
         """Wait for the completion; cancelling the last task that waits cancels the request."""
         return self._wait().__await__()
 
