@@ -16,6 +16,7 @@ import os
 import sys
 import time
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -70,7 +71,10 @@ def window(streams: list[tuple[Arrivals, Completion]], n_generate: int) -> float
             raise SystemExit(f"request {done.request_id} delivered other tokens than its usage counts")
     start = max(arrivals[0][0] for arrivals, _ in streams)
     end = min(arrivals[-1][0] for arrivals, _ in streams)
-    n_tokens = sum(count for arrivals, _ in streams for at, count in arrivals if start < at <= end)
+    # Tokens of one tick come one after the other: half a tick's tolerance keeps them on the same side of a border.
+    gaps = [later - at for arrivals, _ in streams for (at, _), (later, _) in pairwise(arrivals)]
+    first, last = start + median(gaps) / 2, end + median(gaps) / 2
+    n_tokens = sum(count for arrivals, _ in streams for at, count in arrivals if first < at <= last)
     if n_tokens < len(streams) * n_generate / 2:
         reasons = sorted({done.finish_reason for _, done in streams})
         raise SystemExit(f"all streams decoded together for {n_tokens} tokens only (ended by {reasons})")
