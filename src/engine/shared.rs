@@ -242,21 +242,22 @@ impl Shared {
 
     /// The engine is of no use any more: end everybody, now and later, with this error.
     pub(super) fn fail(&self, error: &Error) {
-        self.state.set(State::Failed(error.clone()));
-        self.end_everybody(error, &Err(error.clone()));
+        self.end_everybody(&State::Failed(error.clone()), error, &Err(error.clone()));
         self.send(Command::Look);
     }
 
     /// The engine thread is done. Nobody should be left; if somebody is, it must not wait for ever.
     pub(super) fn retire(&self) {
         if !self.with_intake(|intake| matches!(intake.stage, Stage::Ended(_))) {
-            self.end_everybody(&Error::EngineClosed, &Ok(FinishReason::Cancelled));
+            self.end_everybody(&State::Closed, &Error::EngineClosed, &Ok(FinishReason::Cancelled));
         }
     }
 
-    fn end_everybody(&self, later: &Error, now: &Result<FinishReason, Error>) {
+    /// First shut the door, then say so, then tell those who are in.
+    fn end_everybody(&self, state: &State, later: &Error, now: &Result<FinishReason, Error>) {
         let mut wakes = Wakes::default();
         let everybody = self.with_intake(|intake| intake.end(later.clone()));
+        self.state.set(state.clone());
         for mailbox in &everybody.mailboxes {
             self.tell_end(mailbox, now.clone(), &mut wakes);
         }
@@ -265,11 +266,11 @@ impl Shared {
 
     /// Begin to close; what was begun before goes on if it is stricter.
     pub(super) fn begin_close(&self, closing: Closing) {
-        self.state.set(State::Closed);
         let ids = self.with_intake(|intake| {
             intake.close(closing);
             if intake.closing == Closing::Cancel { intake.live_ids() } else { Vec::new() }
         });
+        self.state.set(State::Closed);
         if closing == Closing::Cancel {
             self.passes.cancel_all();
         }

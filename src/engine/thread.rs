@@ -88,13 +88,13 @@ impl EngineThread {
         loop {
             self.drain_commands();
             let worked = self.work();
-            // Only now: a long pass must not end a request that it brought forward.
-            let now = self.shared.clock.now();
+            // Only now, and by the clock of the outcome: a long pass must not end a request that it brought forward.
+            let now = worked.unwrap_or_else(|| self.shared.clock.now());
             self.shared.expire_held(now);
             self.scheduler.handle_timeout(now);
             self.shared.stats.publish(&self.scheduler.stats());
             self.route_events();
-            if !worked {
+            if worked.is_none() {
                 if self.shared.may_stop() {
                     return;
                 }
@@ -103,14 +103,15 @@ impl EngineThread {
         }
     }
 
-    /// Do the next thing, if there is one.
-    fn work(&mut self) -> bool {
-        let Some(work) = self.scheduler.plan(self.shared.clock.now()) else { return false };
+    /// Do the next thing, if there is one; when it was done.
+    fn work(&mut self) -> Option<Time> {
+        let work = self.scheduler.plan(self.shared.clock.now())?;
         let outcome = self.carry_out(&work);
         // Before the outcome: a pass may have been aborted because of what they say.
         self.drain_commands();
-        self.scheduler.apply(self.shared.clock.now(), work, outcome);
-        true
+        let now = self.shared.clock.now();
+        self.scheduler.apply(now, work, outcome);
+        Some(now)
     }
 
     fn carry_out(&mut self, work: &Work) -> Outcome {

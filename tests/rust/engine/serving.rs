@@ -27,6 +27,19 @@ fn chunks_that_nobody_took_run_together() {
 }
 
 #[test]
+fn a_pass_that_takes_longer_than_a_limit_ends_nobody_whom_it_brought_forward() {
+    let gate = Arc::new(Gate::default());
+    let engine = ready(options(1), Some(&gate));
+    let stall_timeout = Some(0.5);
+    let request = RequestOptions { max_tokens: 3, stall_timeout, ..RequestOptions::default() };
+    let ticket = engine.submit(Prompt::Text("prompt".into()), request, Mode::Generate).unwrap();
+    gate.wait_for_arrival();
+    std::thread::sleep(Duration::from_millis(600));
+    gate.open();
+    assert_eq!(end(&ticket).end, Ok(FinishReason::MaxTokens));
+}
+
+#[test]
 fn every_thread_gets_its_own_answers() {
     let engine = ready(StartOptions { max_queue: 0, ..options(4) }, None);
     let alone = |prompt: &str| read(submit(&engine, prompt, 12).mailbox()).0;
