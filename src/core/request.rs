@@ -48,23 +48,6 @@ pub struct SamplingParams {
     pub seed: u64,
 }
 
-impl SamplingParams {
-    /// A request's own values where it gave them, the engine's otherwise; `fresh_seed` where neither gave a seed.
-    pub fn settle(request: &RequestOptions, engine: &StartOptions, fresh_seed: u64) -> Self {
-        Self {
-            temp: request.temp.unwrap_or(engine.temp),
-            top_k: request.top_k.unwrap_or(engine.top_k),
-            top_p: request.top_p.unwrap_or(engine.top_p),
-            min_p: request.min_p.unwrap_or(engine.min_p),
-            penalty_repeat: request.penalty_repeat.unwrap_or(engine.penalty_repeat),
-            penalty_freq: request.penalty_freq.unwrap_or(engine.penalty_freq),
-            penalty_present: request.penalty_present.unwrap_or(engine.penalty_present),
-            penalty_last_n: request.penalty_last_n.unwrap_or(engine.penalty_last_n),
-            seed: request.seed.or(engine.seed).unwrap_or(fresh_seed),
-        }
-    }
-}
-
 /// A request as the core takes it: owned data, every option settled.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Request {
@@ -90,4 +73,53 @@ pub struct Request {
     pub queue_timeout: Option<Duration>,
     /// Time without progress while holding a slot.
     pub stall_timeout: Option<Duration>,
+}
+
+impl Request {
+    /// A request with its own values where the caller gave them, the engine's otherwise, and `fresh_seed` where neither
+    /// gave a seed. Id and prompt are still open.
+    pub fn draft(options: RequestOptions, mode: Mode, engine: &StartOptions, fresh_seed: u64) -> Self {
+        let RequestOptions {
+            max_tokens,
+            timeout,
+            queue_timeout,
+            stall_timeout,
+            cache_prompt,
+            session,
+            cache_scope,
+            temp,
+            top_k,
+            top_p,
+            min_p,
+            penalty_repeat,
+            penalty_freq,
+            penalty_present,
+            penalty_last_n,
+            seed,
+        } = options;
+        let seconds = |limit: Option<f64>| limit.map(|s| Duration::try_from_secs_f64(s).unwrap_or(Duration::MAX));
+        Self {
+            id: RequestId(0),
+            prompt: Arc::from([]),
+            max_tokens,
+            mode,
+            sampling: SamplingParams {
+                temp: temp.unwrap_or(engine.temp),
+                top_k: top_k.unwrap_or(engine.top_k),
+                top_p: top_p.unwrap_or(engine.top_p),
+                min_p: min_p.unwrap_or(engine.min_p),
+                penalty_repeat: penalty_repeat.unwrap_or(engine.penalty_repeat),
+                penalty_freq: penalty_freq.unwrap_or(engine.penalty_freq),
+                penalty_present: penalty_present.unwrap_or(engine.penalty_present),
+                penalty_last_n: penalty_last_n.unwrap_or(engine.penalty_last_n),
+                seed: seed.or(engine.seed).unwrap_or(fresh_seed),
+            },
+            cache_prompt: cache_prompt.unwrap_or(engine.cache_prompt),
+            session,
+            scope: cache_scope,
+            timeout: seconds(timeout),
+            queue_timeout: seconds(queue_timeout),
+            stall_timeout: seconds(stall_timeout),
+        }
+    }
 }

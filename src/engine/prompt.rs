@@ -2,9 +2,8 @@
 
 use super::panic_text;
 use crate::backend::Tokenizer;
-use crate::core::{Mode, Request, RequestId, SamplingParams, Token};
+use crate::core::{Request, Token};
 use crate::error::{Error, TimeoutKind};
-use crate::options::{RequestOptions, StartOptions};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -44,25 +43,6 @@ impl Prompt {
             Err(Error::Prompt(format!("the prompt cannot be made into tokens: {}", panic_text(&*panic))))
         });
         made.map(Arc::from)
-    }
-}
-
-/// A request whose id and prompt are still open.
-pub(super) fn draft(options: RequestOptions, mode: Mode, engine: &StartOptions, fresh_seed: u64) -> Request {
-    let sampling = SamplingParams::settle(&options, engine, fresh_seed);
-    let seconds = |limit: Option<f64>| limit.map(|s| Duration::try_from_secs_f64(s).unwrap_or(Duration::MAX));
-    Request {
-        id: RequestId(0),
-        prompt: Arc::from([]),
-        max_tokens: options.max_tokens,
-        mode,
-        sampling,
-        cache_prompt: options.cache_prompt.unwrap_or(engine.cache_prompt),
-        session: options.session,
-        scope: options.cache_scope,
-        timeout: seconds(options.timeout),
-        queue_timeout: seconds(options.queue_timeout),
-        stall_timeout: seconds(options.stall_timeout),
     }
 }
 

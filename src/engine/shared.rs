@@ -7,7 +7,7 @@ use super::loader::MakeBackend;
 use super::lock;
 use super::mailbox::{Cancelling, Mailbox, wait_for};
 use super::pass_watch::PassWatch;
-use super::prompt::{Model, Prompt, draft, first_limit};
+use super::prompt::{Model, Prompt, first_limit};
 use super::state::{State, StateCell};
 use super::stats::{EngineStats, StatsCell};
 use super::telemetry::Telemetry;
@@ -100,7 +100,7 @@ impl Shared {
     /// Take a request in, or refuse it through its mailbox.
     pub(super) fn submit(&self, prompt: Prompt, options: RequestOptions, mode: Mode) -> (Arc<Mailbox>, u64) {
         let at = self.clock.now();
-        let request = draft(options, mode, &self.options, self.fresh_seed(at));
+        let request = Request::draft(options, mode, &self.options, self.fresh_seed(at));
         let seed = request.sampling.seed;
         let due = first_limit(&request).map_or(Time::NEVER, |(limit, _)| at + limit);
         let mailbox = match self.with_intake(|intake| intake.arrive(at, request, prompt)) {
