@@ -35,6 +35,7 @@ from llama_batch.errors import (  # noqa: E402
 from llama_batch.generation import Generation  # noqa: E402
 from llama_batch.mapping import Map  # noqa: E402
 from llama_batch.model import Model  # noqa: E402
+from llama_batch.simulation import Simulation, SimulationEvent  # noqa: E402
 from llama_batch.telemetry import Event, Subscription, subscribe  # noqa: E402
 from llama_batch.types import (  # noqa: E402
     Chunk,

@@ -169,3 +169,46 @@ class Engine:
 
     def subscribe(self) -> EventReceiver:
         """Listen to its events from here on."""
+
+@final
+class Simulation:
+    """A simulation. A broken invariant is an `AssertionError`, and leaves it unusable."""
+
+    def __new__(cls, options: Mapping[str, Any], settings: Mapping[str, str]) -> Simulation: ...
+    @property
+    def now(self) -> float:
+        """The virtual time, in seconds."""
+
+    def submit(self, prompt: object, options: Mapping[str, Any]) -> int:
+        """Submit token ids; the request's number."""
+
+    def cancel(self, request_id: int) -> None:
+        """Cancel a request; unknown and ended ones are left alone."""
+
+    def advance(self, seconds: float) -> None:
+        """Let time go by."""
+
+    def inject(self, fault: str, code: int) -> None:
+        """Let the next thing fail that can fail in this way."""
+
+    def begin(self) -> bool:
+        """Plan the next work and have it done, without telling the scheduler yet; whether there was any."""
+
+    def complete(self) -> bool:
+        """Tell the scheduler what came of the work under way; whether there was any."""
+
+    def run(self, max_steps: int) -> bool:
+        """Step until nothing is left to do or `max_steps` are over; whether nothing is left."""
+
+    def events(self) -> list[tuple[str, dict[str, float], dict[str, Any]]]:
+        """What the scheduler told since the last call, as name, measurements and metadata."""
+
+    def stats(self) -> dict[str, Any]:
+        """Figures of this moment, by the names of `llama_batch.Stats`."""
+
+    @property
+    def next_timeout(self) -> float | None:
+        """When something times out next, in seconds."""
+
+    def check(self) -> None:
+        """All invariants."""

@@ -2,6 +2,7 @@
 
 use crate::backend::Backend;
 use crate::backend::sim::{Latency, SimBackend, SimConfig, SimTokenizer};
+use crate::core::MemoryKind;
 use crate::engine::{Loaded, Loader, Model};
 use crate::error::Error;
 use crate::options::StartOptions;
@@ -62,8 +63,20 @@ struct Simulated {
 /// The loader of a simulated model.
 ///
 /// # Errors
-/// [`Error::Option`] where a setting is unknown or its value is not a number.
+/// [`Error::Option`] where a setting is unknown or its value is wrong.
 pub(super) fn simulated(options: &StartOptions, settings: &BTreeMap<String, String>) -> Result<Box<dyn Loader>, Error> {
+    Ok(Box::new(read(options, settings)?))
+}
+
+/// A simulated model in virtual time.
+///
+/// # Errors
+/// Those of [`simulated`].
+pub(super) fn sim_config(options: &StartOptions, settings: &BTreeMap<String, String>) -> Result<SimConfig, Error> {
+    Ok(SimConfig { real_time: false, ..read(options, settings)?.config })
+}
+
+fn read(options: &StartOptions, settings: &BTreeMap<String, String>) -> Result<Simulated, Error> {
     let n_ctx = if options.n_ctx == 0 { 8192 } else { options.n_ctx };
     let mut simulated = Simulated {
         config: SimConfig {
@@ -81,7 +94,7 @@ pub(super) fn simulated(options: &StartOptions, settings: &BTreeMap<String, Stri
     for (name, value) in settings {
         set(&mut simulated, name, value)?;
     }
-    Ok(Box::new(simulated))
+    Ok(simulated)
 }
 
 fn set(simulated: &mut Simulated, name: &str, value: &str) -> Result<(), Error> {
@@ -97,6 +110,7 @@ fn set(simulated: &mut Simulated, name: &str, value: &str) -> Result<(), Error> 
         "row_ms" => config.latency.per_row = duration()?,
         "load_ms" => simulated.load = duration()?,
         "load_error" => simulated.fails = Some(value.to_owned()),
+        "memory" => config.memory = memory(value)?,
         "seed" => config.seed = number()? as u64,
         "n_vocab" => config.n_vocab = whole()?,
         "eog_every" => config.eog_every = whole()?,
@@ -109,6 +123,19 @@ fn set(simulated: &mut Simulated, name: &str, value: &str) -> Result<(), Error> 
         other => return Err(Error::Option(format!("sim: unknown setting {other:?}"))),
     }
     Ok(())
+}
+
+fn memory(value: &str) -> Result<MemoryKind, Error> {
+    match value.split_once(':') {
+        None if value == "full" => Ok(MemoryKind::Full),
+        None if value == "recurrent" => Ok(MemoryKind::Recurrent),
+        Some(("window", size)) if size.parse::<u32>().is_ok_and(|size| size > 0) => {
+            Ok(MemoryKind::SlidingWindow(size.parse().unwrap_or_default()))
+        }
+        None | Some(_) => {
+            Err(Error::Option(format!("sim: memory must be full, recurrent or window:TOKENS, not {value:?}")))
+        }
+    }
 }
 
 impl Loader for Simulated {

@@ -10,6 +10,7 @@ mod hub;
 mod key;
 mod loaders;
 mod model;
+mod simulation;
 mod strategy;
 mod tables;
 mod ticket;
@@ -64,6 +65,8 @@ mod _core {
     use super::hub::Hub;
     #[pymodule_export]
     use super::model::{Model, build, drain_logs, has_llama};
+    #[pymodule_export]
+    use super::simulation::Simulation;
     #[pymodule_export]
     use super::tables::option_tables;
     #[pymodule_export]
