@@ -81,6 +81,8 @@ __all__ = [
     "QueueFullError",
     "RequestOptions",
     "RequestTimeoutError",
+    "Simulation",
+    "SimulationEvent",
     "StartOptions",
     "Stats",
     "StrategyRow",

@@ -1,8 +1,8 @@
 """The engine's scheduler over a simulated model, in virtual time.
 
-The same code decides as in an `Engine`; only the forward passes are simulated: they take as long as a latency model says,
-without anybody waiting for them. Seconds of computation tell how hours of load would go, and property tests can interleave
-submissions, cancellations, time-outs and faults in any order.
+The same code decides as in an `Engine`; only the forward passes are simulated: they take as long as a latency model
+says, without anybody waiting for them. Seconds of computation tell how hours of load would go, and property tests can
+interleave submissions, cancellations, time-outs and faults in any order.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Simulation:
     """A scheduler, a simulated model and a clock that moves only as passes take their time, or when told to.
 
     Args:
-        model: a `sim:` URI with settings of the simulated model: `pass_ms` and `row_ms` (how long a forward pass takes),
-            `eog_every` (one in so many tokens ends an answer; 0: none does), `memory` (`full`, `recurrent` or
+        model: a `sim:` URI with settings of the simulated model: `pass_ms` and `row_ms` (how long a forward pass
+            takes), `eog_every` (one in so many tokens ends an answer; 0: none does), `memory` (`full`, `recurrent` or
             `window:TOKENS`), `seed`, `n_vocab`, and chances of faults per mille by their names.
         **options: start options of an `Engine`; `batch_strategy` as a word.
 

@@ -1,8 +1,8 @@
 """The scheduler under any interleaving of submissions, cancellations, time-outs and faults, through `Simulation`.
 
 The simulated backend asserts llama.cpp's rules, and draws each token as a function of what the cells of its sequence
-really hold; `check` asserts the scheduler's own invariants. What a caller may rely on is asserted here, after every step:
-each request ends exactly once, says why truthfully, and gets the tokens that it would have got alone.
+really hold; `check` asserts the scheduler's own invariants. What a caller may rely on is asserted here, after every
+step: each request ends exactly once, says why truthfully, and gets the tokens that it would have got alone.
 """
 
 from __future__ import annotations
