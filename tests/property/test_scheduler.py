@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TYPE_CHECKING
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, precondition, rule
 from llama_batch import ContextFullError, QueueFullError, Simulation
 
+if TYPE_CHECKING:
+    from llama_batch.simulation import Fault
+
 FULL = bool(os.environ.get("LLAMA_BATCH_FULL"))
 WORKS_AT_MOST = 20_000
-FAULTS = ("kv_full", "fail", "refuse_copy", "refuse_trim", "refuse_open", "fail_draw")
+FAULTS: tuple[Fault, ...] = ("kv_full", "fail", "refuse_copy", "refuse_trim", "refuse_open", "fail_draw")
 TIMEOUTS = ("timeout", "queue_timeout", "stall_timeout")
 
 
@@ -129,7 +132,7 @@ class Scheduling(RuleBasedStateMachine):
 
     @precondition(lambda self: not self.is_reliable)
     @rule(fault=st.sampled_from(FAULTS))
-    def let_something_fail(self, fault: str) -> None:
+    def let_something_fail(self, fault: Fault) -> None:
         self.faulty = True
         self.sim.inject(fault)
 
@@ -157,11 +160,10 @@ class Scheduling(RuleBasedStateMachine):
     def listen(self) -> None:
         """Take what the scheduler told, and hold it against what was asked for."""
         for event in self.sim.events():
-            request_id = event.metadata.get("request_id")
-            life = self.lives.get(request_id)
-            if life is None:
-                assert request_id is None, "an event of a request that was never taken in"
+            if "request_id" not in event.metadata:
                 continue
+            request_id: int = event.metadata["request_id"]
+            life = self.lives[request_id]
             assert life.stop_reason is None, f"{event.name} after the end of request {request_id}"
             if event.name == "chunk":
                 assert life.started

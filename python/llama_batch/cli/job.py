@@ -89,8 +89,8 @@ def run_job(
     _refuse_same_file(source, target)
     with contextlib.ExitStack() as stack:
         # Standard input is read to its end first: waiting for a slow line would hold up the answers to earlier ones.
-        opened: IO[bytes] = io.BytesIO(sys.stdin.buffer.read()) if source == "-" else Path(source).open("rb")
-        file = stack.enter_context(opened)
+        opened = io.BytesIO(sys.stdin.buffer.read()) if source == "-" else stack.enter_context(Path(source).open("rb"))
+        file: IO[bytes] = opened
         output = Output(target, overwrite=overwrite)
         stack.callback(output.close)
         tally = _Tally(sum(1 for line in file if line.strip()))
