@@ -1,1 +1,93 @@
-fn main() {}
+//! What one tick costs in the core: plan and apply, without a forward pass.
+//!
+//! The budget is 100 µs with 64 requests running, 10,000 queued and 256 sequences.
+#![allow(missing_docs, reason = "criterion's macros write undocumented items")]
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use llama_batch::backend::Backend;
+use llama_batch::backend::sim::{SimBackend, SimConfig};
+use llama_batch::core::{Mode, Outcome, Request, RequestId, SamplingParams, Scheduler, SchedulerOptions, Time, Work};
+use llama_batch::options::{RequestOptions, StartOptions};
+
+fn request(id: u64, n_prompt: i32, max_tokens: u32) -> Request {
+    let engine = StartOptions::default();
+    Request {
+        id: RequestId(id),
+        prompt: (0..n_prompt).map(|i| (i + id as i32 * 13) % 250).collect(),
+        max_tokens,
+        mode: Mode::Generate,
+        sampling: SamplingParams::settle(&RequestOptions::default(), &engine, id),
+        cache_prompt: true,
+        session: None,
+        scope: None,
+        timeout: Some(std::time::Duration::from_secs(3600)),
+        queue_timeout: None,
+        stall_timeout: Some(std::time::Duration::from_secs(3600)),
+    }
+}
+
+/// Carry out one work; whether it was a forward pass.
+fn tick(scheduler: &mut Scheduler, backend: &mut SimBackend) -> bool {
+    let Some(work) = scheduler.plan(Time(1)) else { return false };
+    let is_pass = matches!(work, Work::Decode(_));
+    let outcome = match &work {
+        Work::Prepare(ops) => Outcome::Prepare(backend.prepare(ops)),
+        Work::Decode(rows) => Outcome::Decode(backend.decode(rows)),
+        Work::Strategy(_) => Outcome::Strategy(Err("none".into())),
+    };
+    scheduler.apply(Time(1), work, outcome);
+    while scheduler.poll_event().is_some() {}
+    is_pass
+}
+
+/// A scheduler in the middle of its work: `n_running` decode, `n_cached` prefixes are kept, `n_queued` wait.
+fn busy(n_running: u32, n_cached: u32, n_queued: u64) -> (Scheduler, SimBackend, u64) {
+    let mut backend =
+        SimBackend::new(SimConfig { n_ctx: 1 << 20, n_parallel: n_running, n_batch: 2048, ..SimConfig::default() });
+    let options = StartOptions { n_parallel: n_running, max_queue: 0, chunk_size: 2048, ..StartOptions::default() };
+    let mut scheduler = Scheduler::new(SchedulerOptions::from(&options), backend.limits());
+    let mut id = 0;
+    let mut submit = |scheduler: &mut Scheduler, n_prompt, max_tokens| {
+        id += 1;
+        scheduler.submit(Time(0), request(id, n_prompt, max_tokens)).expect("there is room");
+    };
+    for _ in 0..n_cached {
+        submit(&mut scheduler, 2000, 1);
+        while !scheduler.is_idle() {
+            tick(&mut scheduler, &mut backend);
+        }
+    }
+    for _ in 0..u64::from(n_running) + n_queued {
+        submit(&mut scheduler, 100, 1_000_000);
+    }
+    for _ in 0..16 {
+        tick(&mut scheduler, &mut backend);
+    }
+    (scheduler, backend, id)
+}
+
+fn ticks(c: &mut Criterion) {
+    let mut group = c.benchmark_group("tick");
+    for (n_running, n_cached, n_queued) in [(4, 0, 0), (16, 64, 100), (64, 180, 10_000)] {
+        let (mut scheduler, mut backend, _) = busy(n_running, n_cached, n_queued);
+        group.bench_function(format!("{n_running} running, {n_cached} cached, {n_queued} queued"), |b| {
+            b.iter(|| tick(&mut scheduler, &mut backend));
+        });
+    }
+    group.finish();
+}
+
+fn arrivals(c: &mut Criterion) {
+    let (mut scheduler, _, mut id) = busy(64, 180, 10_000);
+    c.bench_function("submit and cancel beside 10,000 queued", |b| {
+        b.iter(|| {
+            id += 1;
+            scheduler.submit(Time(2), request(id, 100, 10)).expect("there is room");
+            scheduler.cancel(Time(2), RequestId(id));
+            while scheduler.poll_event().is_some() {}
+        });
+    });
+}
+
+criterion_group!(benches, ticks, arrivals);
+criterion_main!(benches);

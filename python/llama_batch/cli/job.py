@@ -88,9 +88,7 @@ def run_job(
     """
     _refuse_same_file(source, target)
     with contextlib.ExitStack() as stack:
-        # Standard input is read to its end first: waiting for a slow line would hold up the answers to earlier ones.
-        opened = io.BytesIO(sys.stdin.buffer.read()) if source == "-" else stack.enter_context(Path(source).open("rb"))
-        file: IO[bytes] = opened
+        file = stack.enter_context(_open_input(source))
         output = Output(target, overwrite=overwrite)
         stack.callback(output.close)
         tally = _Tally(sum(1 for line in file if line.strip()))
@@ -109,6 +107,13 @@ def run_job(
             raise group.exceptions[0] from None
     tell(tally.summary())
     return FAILED if tally.n_failed else 0
+
+
+def _open_input(source: str) -> IO[bytes]:
+    """The input; a pipe is read to its end, as waiting for a slow line would hold up the answers to earlier ones."""
+    if source == "-":
+        return io.BytesIO(sys.stdin.buffer.read())
+    return Path(source).open("rb")
 
 
 def _refuse_same_file(source: str, target: str | None) -> None:
