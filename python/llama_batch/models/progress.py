@@ -61,13 +61,13 @@ def progress_bar() -> Iterator[Report]:
         yield lambda _: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
     from rich.progress import Progress as Bars
 
     bars = Bars(
         TextColumn("{task.description}"),
         BarColumn(),
-        DownloadColumn(),
+        TextColumn("{task.fields[amount]}"),
         TransferSpeedColumn(),
         TimeRemainingColumn(),
         console=Console(stderr=True),
@@ -82,9 +82,9 @@ def progress_bar() -> Iterator[Report]:
                 bars.start()
             if progress.stage not in stages:
                 label = f"{progress.stage} {progress.uri.rpartition('/')[2]}"
-                stages[progress.stage] = int(bars.add_task(label, total=progress.n_total))
+                stages[progress.stage] = int(bars.add_task(label, total=progress.n_total, amount=""))
             task = bars.task_ids[list(stages).index(progress.stage)]
-            bars.update(task, completed=progress.n_bytes, total=progress.n_total)
+            bars.update(task, completed=progress.n_bytes, total=progress.n_total, amount=_amount(progress))
 
     try:
         yield report
@@ -92,3 +92,10 @@ def progress_bar() -> Iterator[Report]:
         with lock:
             if stages:
                 bars.stop()
+
+
+def _amount(progress: Progress) -> str:
+    """How much of how much, in the unit of people."""
+    if progress.n_total is None:
+        return f"{progress.n_bytes / 1e6:,.1f} MB" if progress.n_bytes else ""
+    return f"{progress.n_bytes / 1e6:,.1f} of {progress.n_total / 1e6:,.1f} MB"
