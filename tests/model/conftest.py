@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-
 from llama_batch import Engine, ModelNotFoundError
 from llama_batch.models import resolve
 

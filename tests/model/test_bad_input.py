@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
 from llama_batch import (
     ContextFullError,
     EmptyPromptError,
@@ -81,11 +80,10 @@ def test_files_that_are_no_model_say_what_they_are(tmp_path: Path, smollm2: Path
         Engine(tmp_path / "text.gguf").wait_ready()
     whole = smollm2.read_bytes()
     (tmp_path / "short.gguf").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ModelLoadError, match="truncated|short"):
+    with pytest.raises(ModelLoadError, match="truncated"):
         Engine(tmp_path / "short.gguf").wait_ready()
-    strange = whole.replace(b"general.architecture", b"general.architecture", 1)
-    at = strange.index(b"general.architecture") + len(b"general.architecture") + 4 + 8
-    (tmp_path / "strange.gguf").write_bytes(strange[:at] + b"llamb" + strange[at + 5 :])
+    at = whole.index(b"general.architecture") + len(b"general.architecture") + 4 + 8
+    (tmp_path / "strange.gguf").write_bytes(whole[:at] + b"llamb" + whole[at + 5 :])
     with pytest.raises(ModelLoadError, match="llamb"):
         Engine(tmp_path / "strange.gguf").wait_ready()
 
