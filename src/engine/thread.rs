@@ -132,9 +132,7 @@ impl EngineThread {
 
     /// Sleep until somebody says something or somebody's time is over.
     fn idle(&mut self) {
-        if cfg!(debug_assertions) {
-            self.scheduler.check();
-        }
+        self.scheduler.check();
         let due = self.scheduler.poll_timeout().into_iter().chain(self.shared.held_until()).min();
         let wait = due.map(|at: Time| at - self.shared.clock.now());
         if let Some(command) = self.commands.wait(wait) {

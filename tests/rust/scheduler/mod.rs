@@ -1,0 +1,107 @@
+//! The scheduler over the simulated backend.
+
+mod pressure;
+mod promises;
+mod swarm;
+
+use llama_batch::backend::sim::SimConfig;
+use llama_batch::core::{
+    Event, FinishReason, Finished, Mode, Request, RequestId, SamplingParams, SchedulerOptions, Token,
+};
+use llama_batch::error::Error;
+use llama_batch::options::StartOptions;
+use llama_batch::sim::Simulation;
+use std::collections::BTreeMap;
+
+fn options(n_parallel: u32) -> SchedulerOptions {
+    SchedulerOptions { n_parallel, ..SchedulerOptions::from(&StartOptions::default()) }
+}
+
+fn config(n_parallel: u32, n_ctx: u32) -> SimConfig {
+    SimConfig { n_parallel, n_ctx, ..SimConfig::default() }
+}
+
+fn request(id: u64, prompt: Vec<Token>, max_tokens: u32) -> Request {
+    Request {
+        id: RequestId(id),
+        prompt: prompt.into(),
+        max_tokens,
+        mode: Mode::Generate,
+        sampling: SamplingParams {
+            temp: 0.8,
+            top_k: 40,
+            top_p: 0.95,
+            min_p: 0.05,
+            penalty_repeat: 1.0,
+            penalty_freq: 0.0,
+            penalty_present: 0.0,
+            penalty_last_n: 64,
+            seed: 7,
+        },
+        cache_prompt: true,
+        session: None,
+        scope: None,
+        timeout: None,
+        queue_timeout: None,
+        stall_timeout: None,
+    }
+}
+
+fn prompt(n: u32) -> Vec<Token> {
+    (0..n).map(|i| (65 + i % 26) as Token).collect()
+}
+
+/// What callers saw: the text of each request, and its one end.
+#[derive(Default, Debug)]
+struct Seen {
+    text: BTreeMap<u64, String>,
+    n_tokens: BTreeMap<u64, u32>,
+    ends: BTreeMap<u64, Finished>,
+    events: Vec<Event>,
+}
+
+impl Seen {
+    fn take(&mut self, sim: &mut Simulation) {
+        for event in sim.events() {
+            match &event {
+                Event::Chunk { request, text, tokens } => {
+                    assert!(!self.ends.contains_key(&request.0), "no token after the end of request {request}");
+                    self.text.entry(request.0).or_default().push_str(text);
+                    *self.n_tokens.entry(request.0).or_default() += tokens.len() as u32;
+                }
+                Event::Finished(finished) => {
+                    let n = self.n_tokens.get(&finished.request.0).copied().unwrap_or_default();
+                    assert_eq!(n, finished.usage.generated_tokens, "every counted token was delivered");
+                    let twice = self.ends.insert(finished.request.0, (**finished).clone());
+                    assert!(twice.is_none(), "request {} ends once", finished.request);
+                }
+                _ => {}
+            }
+            self.events.push(event);
+        }
+    }
+
+    fn end(&self, id: u64) -> &Result<FinishReason, Error> {
+        &self.ends[&id].end
+    }
+}
+
+fn run_all(sim: &mut Simulation) -> Seen {
+    let mut seen = Seen::default();
+    for _ in 0..100_000 {
+        let more = sim.step();
+        sim.check();
+        seen.take(sim);
+        if !more {
+            return seen;
+        }
+    }
+    panic!("100,000 steps were not enough");
+}
+
+/// The text of a request that runs alone on an empty backend.
+fn alone(request: &Request) -> String {
+    let mut sim = Simulation::new(config(1, 8192), options(1));
+    sim.submit(request.clone()).expect("it fits");
+    run_all(&mut sim).text.remove(&request.id.0).unwrap_or_default()
+}

@@ -1,0 +1,176 @@
+//! Seeded swarms: whatever happens in whatever order, every invariant holds after every step, and each request gets the
+//! text that it gets alone.
+
+use super::*;
+use llama_batch::backend::sim::{Fault, FaultRates};
+use llama_batch::core::MemoryKind;
+use llama_batch::options::{BatchStrategy, Key, StrategyOption};
+use proptest::prelude::*;
+use std::time::Duration;
+
+/// One thing that happens in a swarm.
+#[derive(Clone, Debug)]
+enum Happening {
+    Submit { len: u32, shared: u32, max_tokens: u32, scope: u8, cache: bool, timeout_ms: Option<u64> },
+    Cancel(u8),
+    Begin,
+    Step,
+    Advance(u64),
+    Fault(Fault),
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    let submit = (1u32..90, 0u32..60, 0u32..40, 0u8..3, any::<bool>(), prop::option::weighted(0.1, 1u64..400))
+        .prop_map(|(len, shared, max_tokens, scope, cache, timeout_ms)| Happening::Submit {
+            len,
+            shared,
+            max_tokens,
+            scope,
+            cache,
+            timeout_ms,
+        });
+    let fault = prop::sample::select(vec![
+        Fault::KvFull,
+        Fault::Fail(2),
+        Fault::Fail(-1),
+        Fault::Fail(-2),
+        Fault::Fail(-3),
+        Fault::RefuseCopy,
+        Fault::RefuseTrim,
+        Fault::RefuseOpen,
+        Fault::FailDraw,
+    ]);
+    prop_oneof![
+        4 => submit,
+        1 => any::<u8>().prop_map(Happening::Cancel),
+        2 => Just(Happening::Begin),
+        12 => Just(Happening::Step),
+        1 => (1u64..50).prop_map(Happening::Advance),
+        1 => fault.prop_map(Happening::Fault),
+    ]
+}
+
+fn world() -> impl Strategy<Value = (SimConfig, SchedulerOptions)> {
+    let memory = prop::sample::select(vec![MemoryKind::Full, MemoryKind::Recurrent, MemoryKind::SlidingWindow(16)]);
+    let strategy = prop::sample::select(vec![
+        BatchStrategy::DecodeMaximal,
+        BatchStrategy::PrefillPriority,
+        BatchStrategy::Balanced,
+    ]);
+    (
+        memory,
+        any::<bool>(),
+        1u32..5,
+        64u32..300,
+        1u32..64,
+        1u32..40,
+        strategy,
+        prop::option::of(0u32..4),
+        any::<u64>(),
+        any::<bool>(),
+    )
+        .prop_map(
+            |(memory, kv_unified, n_parallel, n_ctx, n_batch, chunk_size, strategy, n_cache_seqs, seed, eog)| {
+                let n_ctx = if kv_unified { n_ctx } else { n_ctx * n_parallel };
+                let config = SimConfig {
+                    memory,
+                    kv_unified,
+                    n_parallel,
+                    n_ctx,
+                    n_batch,
+                    seed,
+                    eog_every: if eog { 20 } else { 0 },
+                    ..SimConfig::default()
+                };
+                let options = SchedulerOptions {
+                    n_parallel,
+                    n_batch,
+                    chunk_size,
+                    max_queue: 8,
+                    n_cache_seqs,
+                    batch_strategy: StrategyOption::Builtin(strategy),
+                };
+                (config, options)
+            },
+        )
+}
+
+fn swarm(config: &SimConfig, options: &SchedulerOptions, happenings: &[Happening]) {
+    let mut sim = Simulation::new(config.clone(), options.clone());
+    let mut seen = Seen::default();
+    let mut requests: BTreeMap<u64, Request> = BTreeMap::new();
+    let mut next = 1;
+    for happening in happenings {
+        match happening {
+            Happening::Submit { len, shared, max_tokens, scope, cache, timeout_ms } => {
+                let tokens =
+                    [prompt(*shared), (0..*len).map(|i| ((next * 31 + u64::from(i)) % 250) as Token).collect()]
+                        .concat();
+                let r = Request {
+                    scope: (*scope > 0).then(|| Key(scope.to_string())),
+                    cache_prompt: *cache,
+                    timeout: timeout_ms.map(Duration::from_millis),
+                    ..request(next, tokens, *max_tokens)
+                };
+                if sim.submit(r.clone()).is_ok() {
+                    requests.insert(next, r);
+                }
+                next += 1;
+            }
+            Happening::Cancel(which) => sim.cancel(RequestId(u64::from(*which) % next)),
+            Happening::Begin => drop(sim.begin()),
+            Happening::Step => drop(sim.step()),
+            Happening::Advance(ms) => sim.advance(Duration::from_millis(*ms)),
+            Happening::Fault(fault) => sim.inject(*fault),
+        }
+        sim.check();
+        seen.take(&mut sim);
+    }
+    for _ in 0..200_000 {
+        let more = sim.step();
+        sim.check();
+        seen.take(&mut sim);
+        if !more {
+            break;
+        }
+    }
+    assert_eq!(seen.ends.len(), requests.len(), "every request that was taken ended, and nothing is left");
+    for (id, finished) in &seen.ends {
+        if matches!(finished.end, Ok(FinishReason::MaxTokens)) {
+            let expected = alone_in(config, &requests[id]);
+            assert_eq!(seen.text.get(id).cloned().unwrap_or_default(), expected, "request {id} got its own text");
+        }
+    }
+}
+
+/// The text of a request alone, with the same chance of ending.
+fn alone_in(like: &SimConfig, r: &Request) -> String {
+    let mut sim = Simulation::new(SimConfig { eog_every: like.eog_every, ..config(1, 8192) }, options(1));
+    sim.submit(Request { timeout: None, ..r.clone() }).expect("it fits");
+    sim.run(10_000);
+    let mut seen = Seen::default();
+    seen.take(&mut sim);
+    seen.text.remove(&r.id.0).unwrap_or_default()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_interleaving_keeps_every_invariant_and_every_text(
+        (config, options) in world(),
+        happenings in prop::collection::vec(happening(), 1..120),
+    ) {
+        swarm(&config, &options, &happenings);
+    }
+
+    #[test]
+    fn faults_by_chance_never_lose_a_request(
+        (config, options) in world(),
+        happenings in prop::collection::vec(happening(), 1..80),
+        kv_full in 0u32..200, fail in 0u32..100, refuse in 0u32..300,
+    ) {
+        let fault_rates = FaultRates { kv_full, fail, refuse_copy: refuse, refuse_trim: refuse, ..FaultRates::default() };
+        swarm(&SimConfig { fault_rates, ..config }, &options, &happenings);
+    }
+}
