@@ -64,6 +64,8 @@ pub struct Scheduler {
     /// Requests whose start or resumption is told once the ops are done.
     pub(super) starting: Vec<RequestId>,
     pub(super) in_flight: bool,
+    /// Requests that end as soon as the work under way is back.
+    doomed: Vec<RequestId>,
     pub(super) custom_grants: Option<Result<Vec<Grant>, String>>,
     /// Whose decode row came last.
     pub(super) last_served: Option<RequestId>,
@@ -110,6 +112,7 @@ impl Scheduler {
             ops: Vec::new(),
             starting: Vec::new(),
             in_flight: false,
+            doomed: Vec::new(),
             custom_grants: None,
             last_served: None,
             row_cap: None,
@@ -292,7 +295,10 @@ impl Scheduler {
     pub(super) fn end(&mut self, now: Time, id: RequestId, end: End) {
         let Some(live) = self.live.get_mut(&id) else { return };
         if self.in_flight && live.place != Place::Waiting {
-            live.doomed.get_or_insert(end);
+            if live.doomed.is_none() {
+                live.doomed = Some(end);
+                self.doomed.push(id);
+            }
             return;
         }
         self.finish(now, id, end);
@@ -309,8 +315,7 @@ impl Scheduler {
     }
 
     fn end_doomed(&mut self, now: Time) {
-        let doomed: Vec<RequestId> = self.live.iter().filter(|(_, l)| l.doomed.is_some()).map(|(id, _)| *id).collect();
-        for id in doomed {
+        for id in std::mem::take(&mut self.doomed) {
             if let Some(end) = self.live.get_mut(&id).and_then(|live| live.doomed.take()) {
                 self.finish(now, id, end);
             }

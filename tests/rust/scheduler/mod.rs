@@ -88,12 +88,17 @@ impl Seen {
 
 fn run_all(sim: &mut Simulation) -> Seen {
     let mut seen = Seen::default();
+    run_on(sim, &mut seen);
+    seen
+}
+
+fn run_on(sim: &mut Simulation, seen: &mut Seen) {
     for _ in 0..100_000 {
         let more = sim.step();
         sim.check();
         seen.take(sim);
         if !more {
-            return seen;
+            return;
         }
     }
     panic!("100,000 steps were not enough");
