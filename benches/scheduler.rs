@@ -6,23 +6,16 @@
 use criterion::{Criterion, criterion_group, criterion_main};
 use llama_batch::backend::Backend;
 use llama_batch::backend::sim::{SimBackend, SimConfig};
-use llama_batch::core::{Mode, Outcome, Request, RequestId, SamplingParams, Scheduler, SchedulerOptions, Time, Work};
+use llama_batch::core::{Mode, Outcome, Request, RequestId, Scheduler, SchedulerOptions, Time, Work};
 use llama_batch::options::{RequestOptions, StartOptions};
 
 fn request(id: u64, n_prompt: i32, max_tokens: u32) -> Request {
-    let engine = StartOptions::default();
+    let hour = Some(3600.0);
+    let options = RequestOptions { max_tokens, timeout: hour, stall_timeout: hour, ..RequestOptions::default() };
     Request {
         id: RequestId(id),
         prompt: (0..n_prompt).map(|i| (i + id as i32 * 13) % 250).collect(),
-        max_tokens,
-        mode: Mode::Generate,
-        sampling: SamplingParams::settle(&RequestOptions::default(), &engine, id),
-        cache_prompt: true,
-        session: None,
-        scope: None,
-        timeout: Some(std::time::Duration::from_secs(3600)),
-        queue_timeout: None,
-        stall_timeout: Some(std::time::Duration::from_secs(3600)),
+        ..Request::draft(options, Mode::Generate, &StartOptions::default(), id)
     }
 }
 
