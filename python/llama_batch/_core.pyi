@@ -6,7 +6,24 @@ from typing import Any, Literal, final
 
 from llama_batch.errors import LlamaBatchError
 from llama_batch.telemetry import Event
-from llama_batch.types import Completion, EngineState
+from llama_batch.types import Chunk, Completion, EngineState
+
+__all__ = [
+    "Engine",
+    "EventReceiver",
+    "Hub",
+    "Model",
+    "NextChunk",
+    "Simulation",
+    "Ticket",
+    "__version__",
+    "build",
+    "drain_logs",
+    "error_samples",
+    "has_llama",
+    "new_key",
+    "option_tables",
+]
 
 __version__: str
 
@@ -18,6 +35,9 @@ def has_llama() -> bool:
 
 def drain_logs() -> tuple[list[tuple[int, str]], int]:
     """What llama.cpp logged since the last call, as levels of `logging` and lines, and how many lines were lost."""
+
+def new_key() -> int:
+    """A key that nobody else has."""
 
 def option_tables() -> dict[str, list[dict[str, Any]]]:
     """The two tables, `start` and `request`, as rows in the order of declaration."""
@@ -32,6 +52,15 @@ class Hub:
     def __new__(cls, socket: bool) -> Hub: ...
     def fileno(self) -> int | None:
         """The file descriptor to watch; None where there is none."""
+
+    def add(self, key: int, future: object) -> None:
+        """Have a future of the hub's loop done when a key is marked."""
+
+    def remove(self, key: int, future: object) -> None:
+        """Take such a future back."""
+
+    def ring(self) -> None:
+        """The futures of all marked keys are done."""
 
     def drain(self) -> list[int]:
         """The keys that were marked since the last call."""
@@ -50,8 +79,24 @@ class Ticket:
     def id(self) -> int:
         """The request's number."""
 
-    def take(self) -> tuple[str, tuple[int, ...]] | Literal[False] | None:
-        """What came since the last call; None if nothing did, False if nothing more will."""
+    @property
+    def key(self) -> int:
+        """The key that hubs know it by."""
+
+    def take(self) -> Chunk | Literal[False] | None:
+        """The next chunk; None if it is not there yet, False at the end. Raises the request's error, once."""
+
+    def next_chunk(self, hub: Hub, event_loop: object) -> NextChunk:
+        """An awaitable of the next chunk, for a task of the hub's loop."""
+
+    def enter(self) -> None:
+        """Somebody begins to wait."""
+
+    def leave(self, gives_up: bool) -> None:
+        """Somebody waits no more, and cancels the request if it gives up and nobody else waits."""
+
+    def is_waited_for(self) -> bool:
+        """Whether somebody waits."""
 
     def done(self) -> bool:
         """Whether the request has ended."""
@@ -74,8 +119,21 @@ class Ticket:
     def cancel(self) -> None:
         """Cancel the request."""
 
-    def so_far(self) -> tuple[str, list[int]]:
-        """Text and tokens so far, taken or not."""
+@final
+class NextChunk:
+    """An awaitable of the next chunk."""
+
+    def __await__(self) -> NextChunk: ...
+    def __iter__(self) -> NextChunk: ...
+    def __next__(self) -> Any: ...
+    def send(self, _value: object) -> Any:
+        """Step it."""
+
+    def throw(self, typ: Any, val: Any = None, tb: Any = None) -> Any:
+        """The task that waits is cancelled."""
+
+    def close(self) -> None:
+        """The coroutine that waits is thrown away."""
 
 @final
 class EventReceiver:

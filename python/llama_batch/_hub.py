@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import threading
 from contextlib import suppress
-from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary, ref
 
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
     import trio
 
 T = TypeVar("T")
-
-new_key = count(1).__next__
-"""Keys under which hubs know what is waited for."""
 
 
 class Hub(Protocol):
@@ -40,65 +36,53 @@ class AsyncioHub:
     """The hub of an asyncio loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.core = _core.Hub(True)
         # A strong reference would keep the loop, and with it this hub, in the table of hubs for ever.
-        self._loop = ref(loop)
-        self._waiters: dict[int, list[asyncio.Future[None]]] = {}
+        self.loop = ref(loop)
+        self.core = _core.Hub(True)
         fileno = self.core.fileno()
         try:
-            if fileno is None:
-                raise NotImplementedError
-            loop.add_reader(fileno, self._drain)
+            if fileno is not None:
+                loop.add_reader(fileno, self.core.ring)
+                return
         except NotImplementedError:
-            # Windows' proactor watches no sockets.
-            self.core = _core.Hub(False)
-            threading.Thread(target=self._pump, name="llama-batch-wake", daemon=True).start()
+            pass
+        # Windows' proactor watches no sockets.
+        self.core = _core.Hub(False)
+        threading.Thread(target=self._pump, name="llama-batch-wake", daemon=True).start()
 
     async def wait(self, key: int, is_there: Callable[[], bool]) -> None:
         """Wait until the key is marked, unless something is there already."""
-        loop = self._loop()
-        assert loop is not None, "a running loop exists"
-        future = loop.create_future()
-        waiters = self._waiters.setdefault(key, [])
-        waiters.append(future)
+        future = sys.modules["asyncio"].get_running_loop().create_future()
+        self.core.add(key, future)
         try:
             if not is_there():
                 await future
         finally:
-            if not future.done() or future.cancelled():
-                with suppress(ValueError):
-                    waiters.remove(future)
-                if not waiters and self._waiters.get(key) is waiters:
-                    del self._waiters[key]
+            self.core.remove(key, future)
 
     def close(self) -> None:
         """Ring no more; the loop is closed."""
         self.core.close()
 
-    def _drain(self) -> None:
-        waiters = self._waiters
-        for key in self.core.drain():
-            for future in waiters.pop(key, ()):
-                if not future.done():
-                    future.set_result(None)
-
     def _pump(self) -> None:
         while self.core.wait():
-            loop = self._loop()
+            loop = self.loop()
             if loop is None or loop.is_closed():
                 return
-            drained = threading.Event()
+            rung = threading.Event()
 
-            def drain(drained: threading.Event = drained) -> None:
-                self._drain()
-                drained.set()
+            def ring(rung: threading.Event = rung) -> None:
+                self.core.ring()
+                rung.set()
 
             try:
-                loop.call_soon_threadsafe(drain)
+                loop.call_soon_threadsafe(ring)
             except RuntimeError:
                 return
             del loop
-            drained.wait()
+            # A loop that closes before it gets there never rings.
+            while not rung.wait(1.0) and not ((loop := self.loop()) is None or loop.is_closed()):
+                del loop
 
 
 class TrioHub:
@@ -141,7 +125,8 @@ class TrioHub:
 
 
 _asyncio_hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncioHub] = WeakKeyDictionary()
-_trio_hub: Any = None
+_trio_hubs: list[Any] = []
+_last = threading.local()
 _lock = threading.Lock()
 
 
@@ -156,9 +141,16 @@ def current_hub() -> Hub:
     asyncio = sys.modules.get("asyncio")
     if asyncio is None:
         raise RuntimeError("no running event loop")
-    loop = asyncio.get_running_loop()
-    hub = _asyncio_hubs.get(loop)
-    return hub if hub is not None else _new_asyncio_hub(loop)
+    return asyncio_hub(asyncio.get_running_loop())
+
+
+def asyncio_hub(loop: asyncio.AbstractEventLoop) -> AsyncioHub:
+    """The hub of an asyncio loop. Asked for every token: the last answer of each thread is kept."""
+    hub: AsyncioHub | None = getattr(_last, "hub", None)
+    if hub is None or hub.loop() is not loop:
+        found = _asyncio_hubs.get(loop)
+        hub = _last.hub = found if found is not None else _new_asyncio_hub(loop)
+    return hub
 
 
 def in_trio() -> bool:
@@ -177,15 +169,16 @@ def _new_asyncio_hub(loop: asyncio.AbstractEventLoop) -> AsyncioHub:
 
 
 def _current_trio_hub() -> TrioHub:
-    global _trio_hub
-    lowlevel = sys.modules["trio"].lowlevel
-    if _trio_hub is None:
-        _trio_hub = lowlevel.RunVar("llama_batch_hub")
+    lowlevel: Any = sys.modules["trio"].lowlevel
+    with _lock:
+        if not _trio_hubs:
+            _trio_hubs.append(lowlevel.RunVar("llama_batch_hub"))
+    variable = _trio_hubs[0]
     try:
-        hub: TrioHub = _trio_hub.get()
+        hub: TrioHub = variable.get()
     except LookupError:
         hub = TrioHub()
-        _trio_hub.set(hub)
+        variable.set(hub)
         lowlevel.spawn_system_task(hub.pump, name="llama-batch hub")
     return hub
 

@@ -10,7 +10,7 @@ from weakref import WeakSet, ref
 
 from llama_batch import _core, telemetry
 from llama_batch._api import EngineApi
-from llama_batch._hub import current_hub, new_key, run_in_thread
+from llama_batch._hub import current_hub, run_in_thread
 from llama_batch._logs import start_draining
 from llama_batch._messages import as_json, as_plain
 from llama_batch._source import is_uri, local_file, sim_settings
@@ -127,7 +127,7 @@ class Engine(EngineApi):
             >>> await engine.ready()
         """
         if self.state == "loading":
-            hub, key = current_hub(), new_key()
+            hub, key = current_hub(), _core.new_key()
             await hub.wait(key, lambda: self.native.watch_ready(hub.core, key))
         self.native.wait_ready(0.0)
 

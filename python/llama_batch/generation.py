@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from llama_batch._hub import current_hub, new_key
+from llama_batch._hub import asyncio_hub, current_hub, in_trio
 from llama_batch.types import Chunk, Completion
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
     from types import TracebackType
 
     from llama_batch import _core
@@ -32,7 +32,7 @@ class Generation(Coroutine[Any, Any, Completion], Iterator[Chunk], AsyncIterator
         >>> done = await task
     """
 
-    __slots__ = ("__weakref__", "_drivers", "_engine", "_index", "_key", "_lock", "_n_waiting", "_raised", "_ticket")
+    __slots__ = ("__weakref__", "_drivers", "_engine", "_ticket")
 
     def __init__(self, engine: object, ticket: _core.Ticket) -> None:
         """Hold a submitted request. Made by `Engine.generate`, `Engine.stream` and `Engine.chat`.
@@ -43,11 +43,6 @@ class Generation(Coroutine[Any, Any, Completion], Iterator[Chunk], AsyncIterator
         """
         self._engine: object = engine
         self._ticket = ticket
-        self._key = new_key()
-        self._index = 0
-        self._raised = False
-        self._lock = threading.Lock()
-        self._n_waiting = 0
         self._drivers: dict[Any, Coroutine[Any, Any, Completion]] = {}
 
     @property
@@ -87,19 +82,22 @@ class Generation(Coroutine[Any, Any, Completion], Iterator[Chunk], AsyncIterator
         Example:
             >>> print(engine.generate("Once upon a time").result())
         """
-        self._enter()
+        ticket = self._ticket
+        ticket.enter()
         try:
-            if not self._ticket.wait_end(timeout):
-                raise TimeoutError(f"request {self.request_id} is not done after {timeout} s")
+            if not ticket.wait_end(timeout):
+                raise TimeoutError(f"request {ticket.id} is not done after {timeout} s")
         finally:
-            self._leave()
+            ticket.leave(False)
         return self._settled()
 
     def __await__(self) -> Generator[Any, None, Completion]:
         """Wait for the completion; cancelling the last task that waits cancels the request."""
         return self._wait().__await__()
 
-    def __iter__(self) -> Self:
+    # Typed as less than it is: a class whose __iter__ gave Self would be a Generator to type checkers, and the type of
+    # create_task(generation) could not be told.
+    def __iter__(self) -> Iterator[Chunk]:  # noqa: PYI034
         """Follow along; chunks come as they are made."""
         return self
 
@@ -109,12 +107,13 @@ class Generation(Coroutine[Any, Any, Completion], Iterator[Chunk], AsyncIterator
         if task is not None and task.get_coro() is self:
             # asyncio steps a coroutine that is an iterator by `next`: this is no reader, but `create_task(generation)`.
             return self.send(None)  # type: ignore[no-any-return]
-        while (chunk := self._take()) is None:
-            self._enter()
+        ticket = self._ticket
+        while (chunk := ticket.take()) is None:
+            ticket.enter()
             try:
-                self._ticket.wait(None)
+                ticket.wait(None)
             finally:
-                self._leave()
+                ticket.leave(False)
         if chunk is False:
             raise StopIteration
         return chunk
@@ -123,23 +122,12 @@ class Generation(Coroutine[Any, Any, Completion], Iterator[Chunk], AsyncIterator
         """Follow along; chunks come as they are made."""
         return self
 
-    async def __anext__(self) -> Chunk:
+    def __anext__(self) -> Awaitable[Chunk]:
         """The next chunk."""
-        chunk = self._take()
-        if chunk is None:
-            hub = current_hub()
-            self._enter()
-            try:
-                while (chunk := self._take()) is None:
-                    await hub.wait(self._key, lambda: self._ticket.watch(hub.core, self._key, False))
-            except BaseException:
-                self._cancel_if_last()
-                raise
-            finally:
-                self._leave()
-        if chunk is False:
-            raise StopAsyncIteration
-        return chunk
+        if in_trio():
+            return self._next_chunk()
+        loop = sys.modules["asyncio"].get_running_loop()
+        return self._ticket.next_chunk(asyncio_hub(loop).core, loop)
 
     def send(self, value: Any) -> Any:
         """Step the coroutine: the protocol by which a task drives it."""
@@ -165,7 +153,7 @@ class Generation(Coroutine[Any, Any, Completion], Iterator[Chunk], AsyncIterator
         coroutine = self._drivers.get(driver)
         if coroutine is None:
             # A task that is cancelled before its first step: it waited all the same.
-            if not self._n_waiting:
+            if not self._ticket.is_waited_for():
                 self.cancel()
             raise error.with_traceback(tb)
         try:
@@ -191,18 +179,25 @@ class Generation(Coroutine[Any, Any, Completion], Iterator[Chunk], AsyncIterator
         return f"<Generation {self.request_id} {state}>"
 
     async def _wait(self) -> Completion:
-        if not self._ticket.done():
+        ticket = self._ticket
+        if not ticket.done():
             hub = current_hub()
-            self._enter()
-            try:
-                while not self._ticket.done():
-                    await hub.wait(self._key, lambda: self._ticket.watch(hub.core, self._key, True))
-            except BaseException:
-                self._cancel_if_last()
-                raise
-            finally:
-                self._leave()
+            with _Waiting(ticket):
+                while not ticket.done():
+                    await hub.wait(ticket.key, lambda: ticket.watch(hub.core, ticket.key, True))
         return self._settled()
+
+    async def _next_chunk(self) -> Chunk:
+        """The next chunk, in any kind of loop."""
+        ticket = self._ticket
+        if (chunk := ticket.take()) is None:
+            hub = current_hub()
+            with _Waiting(ticket):
+                while (chunk := ticket.take()) is None:
+                    await hub.wait(ticket.key, lambda: ticket.watch(hub.core, ticket.key, False))
+        if chunk is False:
+            raise StopAsyncIteration
+        return chunk
 
     def outcome(self) -> Completion | LlamaBatchError:
         """How the request ended: its completion, or its error, given and not raised.
@@ -226,37 +221,26 @@ class Generation(Coroutine[Any, Any, Completion], Iterator[Chunk], AsyncIterator
         """Have a key marked at a hub when the request ends; whether it has ended. For `Engine.map`."""
         return self._ticket.watch(hub, key, True)
 
-    def _take(self) -> Chunk | Literal[False] | None:
-        """The next chunk; None if it is not there yet, False at the end. The error of a failed request, once."""
-        taken = self._ticket.take()
-        if isinstance(taken, tuple):
-            text, token_ids = taken
-            index = self._index
-            self._index = index + 1
-            return Chunk(text, index, token_ids)
-        if taken is False and not self._raised:
-            self._raised = True
-            self._settled()
-        return taken
-
     def _settled(self) -> Completion:
         outcome = self.outcome()
         if isinstance(outcome, BaseException):
-            self._raised = True
             raise outcome
         return outcome
 
-    def _enter(self) -> None:
-        with self._lock:
-            self._n_waiting += 1
 
-    def _leave(self) -> None:
-        with self._lock:
-            self._n_waiting -= 1
+class _Waiting:
+    """The time in which a task waits; if it is cancelled meanwhile and nobody else waits, so is the request."""
 
-    def _cancel_if_last(self) -> None:
-        if self._n_waiting == 1:
-            self.cancel()
+    __slots__ = ("_ticket",)
+
+    def __init__(self, ticket: _core.Ticket) -> None:
+        self._ticket = ticket
+
+    def __enter__(self) -> None:
+        self._ticket.enter()
+
+    def __exit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
+        self._ticket.leave(exc_type is not None)
 
 
 def _current_task() -> Any:

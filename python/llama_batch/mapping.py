@@ -7,7 +7,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, It
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
 from llama_batch import _core
-from llama_batch._hub import current_hub, new_key, sleep
+from llama_batch._hub import current_hub, sleep
 from llama_batch._progress import Bar
 from llama_batch.errors import LlamaBatchError, QueueFullError
 
@@ -66,7 +66,7 @@ class Map(Iterator[T], AsyncIterator[T], Generic[T]):
         self._ordered = ordered
         self._raises = on_error == "raise"
         self._bar = Bar(len(prompts) if isinstance(prompts, Sized) else None) if progress else None
-        self._key = new_key()
+        self._key = _core.new_key()
         self._hub = _core.Hub(False)
         self._exhausted = False
         self._refused: list[tuple[int, Any]] = []

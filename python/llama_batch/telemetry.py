@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
 from llama_batch import _core
-from llama_batch._hub import current_hub, new_key
+from llama_batch._hub import current_hub
 from llama_batch.errors import LlamaBatchError, OptionError
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ class EventStream:
         """
         self._receiver = receiver
         self._wanted = _Wanted(events)
-        self._key = new_key()
+        self._key = _core.new_key()
 
     @property
     def n_dropped(self) -> int:

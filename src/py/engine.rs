@@ -50,8 +50,14 @@ fn request_table() -> &'static [OptionSpec] {
     TABLE.get_or_init(RequestOptions::table)
 }
 
+/// Read the options of a request.
+pub(super) fn request_options(py: Python<'_>, given: &Bound<'_, PyDict>) -> PyResult<RequestOptions> {
+    let values = convert::options(given, request_table())?;
+    RequestOptions::default().apply(&values).map_err(|e| errors::raise(py, &e))
+}
+
 /// Read the start options; a callable is let go of if anything is wrong with them.
-fn start_options(py: Python<'_>, given: &Bound<'_, PyDict>) -> PyResult<StartOptions> {
+pub(super) fn start_options(py: Python<'_>, given: &Bound<'_, PyDict>) -> PyResult<StartOptions> {
     let values = convert::options(given, &StartOptions::table())?;
     StartOptions::default().apply(&values).map_err(|error| {
         for (_, value) in &values {
@@ -206,8 +212,7 @@ impl Engine {
 
 impl Engine {
     fn send(&self, py: Python<'_>, prompt: Prompt, given: &Bound<'_, PyDict>, stream: bool) -> PyResult<Ticket> {
-        let values = convert::options(given, request_table())?;
-        let options = RequestOptions::default().apply(&values).map_err(|e| errors::raise(py, &e))?;
+        let options = request_options(py, given)?;
         let mode = if stream { Mode::Stream } else { Mode::Generate };
         let ticket = py.detach(|| self.get().submit(prompt, options, mode)).map_err(|e| errors::raise(py, &e))?;
         Ok(Ticket::new(ticket))

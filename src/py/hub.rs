@@ -4,8 +4,10 @@
 //! (Windows' proactor) are woken by a helper thread that waits in [`Hub::wait`].
 
 use crate::engine::{Signal, Waker};
+use pyo3::intern;
 use pyo3::prelude::*;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -54,16 +56,21 @@ impl Waker for Bell {
     }
 }
 
-/// One event loop's bell.
+/// One event loop's bell, and the futures of those who wait for it.
 #[pyclass(frozen, module = "llama_batch._core")]
 pub(super) struct Hub {
     bell: Arc<Bell>,
+    waiters: Mutex<BTreeMap<u64, Vec<Py<PyAny>>>>,
 }
 
 impl Hub {
     /// The signal that marks a key of this hub.
     pub(super) fn signal(&self, key: u64) -> Signal {
         Signal::new(Arc::clone(&self.bell) as Arc<dyn Waker>, key)
+    }
+
+    fn waiters(&self) -> MutexGuard<'_, BTreeMap<u64, Vec<Py<PyAny>>>> {
+        self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -90,6 +97,7 @@ impl Hub {
                 #[cfg(unix)]
                 line,
             }),
+            waiters: Mutex::default(),
         })
     }
 
@@ -99,6 +107,39 @@ impl Hub {
         return self.bell.line.as_ref().map(|(far, _)| far.as_raw_fd());
         #[cfg(not(unix))]
         None
+    }
+
+    /// Have a future of the hub's loop done when a key is marked.
+    pub(super) fn add(&self, key: u64, future: Py<PyAny>) {
+        self.waiters().entry(key).or_default().push(future);
+    }
+
+    /// Take such a future back.
+    pub(super) fn remove(&self, key: u64, future: &Bound<'_, PyAny>) {
+        let mut waiters = self.waiters();
+        let Some(futures) = waiters.get_mut(&key) else { return };
+        let place = futures.iter().position(|f| f.is(future));
+        // Dropped after the lock is: dropping a Python object can run anything.
+        let removed = place.map(|place| futures.swap_remove(place));
+        if futures.is_empty() {
+            waiters.remove(&key);
+        }
+        drop(waiters);
+        drop(removed);
+    }
+
+    /// Do what was rung for: the futures of all marked keys are done. The loop calls it.
+    fn ring(&self, py: Python<'_>) -> PyResult<()> {
+        for key in self.drain() {
+            let futures = self.waiters().remove(&key);
+            for future in futures.into_iter().flatten() {
+                let future = future.bind(py);
+                if !future.call_method0(intern!(py, "done"))?.is_truthy()? {
+                    future.call_method1(intern!(py, "set_result"), (py.None(),))?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The keys that were marked since the last call.
@@ -127,11 +168,20 @@ impl Hub {
         })
     }
 
-    /// Ring it no more.
+    /// Ring it no more, and forget who waits.
     fn close(&self) {
         self.bell.lock().closed = true;
         self.bell.rung.notify_all();
+        let waiters = std::mem::take(&mut *self.waiters());
+        drop(waiters);
     }
+}
+
+/// A key that nobody else has.
+#[pyfunction]
+pub(super) fn new_key() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Seconds from Python as a duration; none means for ever.

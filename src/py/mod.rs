@@ -10,6 +10,7 @@ mod hub;
 mod key;
 mod loaders;
 mod model;
+mod next_chunk;
 mod simulation;
 mod strategy;
 mod tables;
@@ -62,9 +63,11 @@ mod _core {
     #[pymodule_export]
     use super::events::EventReceiver;
     #[pymodule_export]
-    use super::hub::Hub;
+    use super::hub::{Hub, new_key};
     #[pymodule_export]
     use super::model::{Model, build, drain_logs, has_llama};
+    #[pymodule_export]
+    use super::next_chunk::NextChunk;
     #[pymodule_export]
     use super::simulation::Simulation;
     #[pymodule_export]

@@ -1,28 +1,122 @@
 //! One request, as Python's `Generation` holds it.
 
 use super::errors;
-use super::hub::{Hub, wait_in_slices};
-use crate::core::{FinishReason, Finished, Token};
+use super::hub::{Hub, new_key, wait_in_slices};
+use super::next_chunk::NextChunk;
+use crate::core::{FinishReason, Finished};
 use crate::engine::{self, Interest, Item};
 use crate::error::Error;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBool, PyDict, PyTuple};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A submitted request. Dropping it cancels the request.
 #[pyclass(frozen, module = "llama_batch._core")]
 pub(super) struct Ticket {
     inner: engine::Ticket,
+    /// Under which hubs know what is waited for.
+    key: u64,
+    n_chunks: AtomicU64,
+    n_waiting: AtomicU64,
+    /// Iteration raises the error of a failed request once.
+    has_raised: AtomicBool,
+}
+
+/// What [`Ticket::next`] gives.
+pub(super) enum Next<'py> {
+    /// A `llama_batch.Chunk`.
+    Chunk(Bound<'py, PyAny>),
+    /// Nothing came since the last call.
+    NotYet,
+    /// Nothing more will come.
+    End,
 }
 
 impl Ticket {
-    pub(super) const fn new(inner: engine::Ticket) -> Self {
-        Self { inner }
+    pub(super) fn new(inner: engine::Ticket) -> Self {
+        Self {
+            inner,
+            key: new_key(),
+            n_chunks: AtomicU64::new(0),
+            n_waiting: AtomicU64::new(0),
+            has_raised: AtomicBool::new(false),
+        }
+    }
+
+    /// The next chunk, or the end; the error of a failed request, once.
+    pub(super) fn next<'py>(&self, py: Python<'py>) -> PyResult<Next<'py>> {
+        let mailbox = self.inner.mailbox();
+        // The end can be taken once, and may come between two looks: look twice before saying that it came.
+        let mut was_over = false;
+        loop {
+            match mailbox.take() {
+                Some(Item::Chunk(chunk)) => {
+                    let index = self.n_chunks.fetch_add(1, Ordering::Relaxed);
+                    let tokens = PyTuple::new(py, chunk.tokens)?;
+                    return chunk_class(py)?.call1((chunk.text, index, tokens)).map(Next::Chunk);
+                }
+                Some(Item::End(_)) => break,
+                None if was_over => break,
+                None if self.is_over() => was_over = true,
+                None => return Ok(Next::NotYet),
+            }
+        }
+        match self.outcome(py)? {
+            Some(Outcome::Error(error)) if !self.has_raised.swap(true, Ordering::Relaxed) => {
+                Err(PyErr::from_value(error))
+            }
+            Some(Outcome::Error(_) | Outcome::Completion(_)) | None => Ok(Next::End),
+        }
+    }
+
+    /// Have a future done when something comes. False if something is there already, and the future is not kept.
+    pub(super) fn register(&self, hub: &Hub, future: &Bound<'_, PyAny>) -> bool {
+        hub.add(self.key, future.clone().unbind());
+        let is_there = self.inner.mailbox().subscribe(Interest::Items, hub.signal(self.key));
+        if is_there {
+            hub.remove(self.key, future);
+        }
+        !is_there
+    }
+
+    /// Take the future back.
+    pub(super) fn unregister(&self, hub: &Hub, future: &Bound<'_, PyAny>) {
+        hub.remove(self.key, future);
     }
 
     fn is_over(&self) -> bool {
         self.inner.mailbox().end().is_some()
     }
+
+    fn outcome<'py>(&self, py: Python<'py>) -> PyResult<Option<Outcome<'py>>> {
+        let Some(finished) = self.inner.mailbox().end() else { return Ok(None) };
+        match &finished.end {
+            Ok(reason) => completion(py, &self.inner, &finished, reason.word()).map(|c| Some(Outcome::Completion(c))),
+            Err(error) => {
+                let partial = matches!(error, Error::RequestTimeout { .. })
+                    .then(|| completion(py, &self.inner, &finished, "timeout"))
+                    .transpose()?;
+                let exception = errors::to_exception(py, error, Some(finished.request.0), partial)?;
+                Ok(Some(Outcome::Error(exception)))
+            }
+        }
+    }
+}
+
+/// How a request ended, as Python objects.
+enum Outcome<'py> {
+    Completion(Bound<'py, PyAny>),
+    Error(Bound<'py, PyAny>),
+}
+
+/// `llama_batch.Chunk`, looked up once: it is made for every token.
+fn chunk_class(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
+    static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let class =
+        CLASS.get_or_try_init(py, || Ok::<_, PyErr>(py.import("llama_batch.types")?.getattr("Chunk")?.unbind()))?;
+    Ok(class.bind(py))
 }
 
 /// The fields of a completion that say how a request went.
@@ -60,23 +154,44 @@ impl Ticket {
         self.inner.id().0
     }
 
-    /// What came since the last call: text and its tokens; None if nothing did, False if nothing more will.
+    /// The key that hubs know it by.
+    #[getter]
+    const fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// The next chunk; None if it is not there yet, False at the end.
+    ///
+    /// # Errors
+    /// The request's, once.
     fn take<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let mailbox = self.inner.mailbox();
-        // The end can be taken once, and may come between two looks: look twice before saying that it came.
-        let mut was_over = false;
-        loop {
-            match mailbox.take() {
-                Some(Item::Chunk(chunk)) => {
-                    let tokens = PyTuple::new(py, chunk.tokens)?;
-                    return Ok((chunk.text, tokens).into_pyobject(py)?.into_any());
-                }
-                Some(Item::End(_)) => return Ok(false.into_pyobject(py)?.to_owned().into_any()),
-                None if was_over => return Ok(false.into_pyobject(py)?.to_owned().into_any()),
-                None if self.is_over() => was_over = true,
-                None => return Ok(py.None().into_bound(py)),
-            }
+        match self.next(py)? {
+            Next::Chunk(chunk) => Ok(chunk),
+            Next::NotYet => Ok(py.None().into_bound(py)),
+            Next::End => Ok(PyBool::new(py, false).to_owned().into_any()),
         }
+    }
+
+    /// An awaitable of the next chunk, for a task of the hub's loop.
+    fn next_chunk<'py>(slf: &Bound<'py, Self>, hub: Bound<'py, Hub>, event_loop: Bound<'py, PyAny>) -> NextChunk {
+        NextChunk::new(slf.clone().unbind(), hub.unbind(), event_loop.unbind())
+    }
+
+    /// Somebody begins to wait.
+    pub(super) fn enter(&self) {
+        self.n_waiting.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Somebody waits no more; `gives_up`: and cancels the request, unless somebody else waits.
+    pub(super) fn leave(&self, gives_up: bool) {
+        if self.n_waiting.fetch_sub(1, Ordering::Relaxed) == 1 && gives_up {
+            self.inner.cancel();
+        }
+    }
+
+    /// Whether somebody waits.
+    fn is_waited_for(&self) -> bool {
+        self.n_waiting.load(Ordering::Relaxed) > 0
     }
 
     /// Whether the request has ended.
@@ -96,24 +211,18 @@ impl Ticket {
         wait_in_slices(py, timeout, |slice: Duration| self.inner.mailbox().wait_end(Some(slice)).is_some())
     }
 
-    /// Have a key marked at a hub whenever something comes (or only at the end). True if something is there already.
+    /// Have a key marked at a hub when something comes (or only at the end). True if something is there already.
     fn watch(&self, hub: &Hub, key: u64, end_only: bool) -> bool {
         let interest = if end_only { Interest::End } else { Interest::Items };
         self.inner.mailbox().subscribe(interest, hub.signal(key))
     }
 
     /// The completion, or the exception that the request ended with; None while it runs.
-    fn outcome<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let Some(finished) = self.inner.mailbox().end() else { return Ok(None) };
-        match &finished.end {
-            Ok(reason) => completion(py, &self.inner, &finished, reason.word()).map(Some),
-            Err(error) => {
-                let partial = matches!(error, Error::RequestTimeout { .. })
-                    .then(|| completion(py, &self.inner, &finished, "timeout"))
-                    .transpose()?;
-                errors::to_exception(py, error, Some(finished.request.0), partial).map(Some)
-            }
-        }
+    #[pyo3(name = "outcome")]
+    fn outcome_object<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        Ok(self.outcome(py)?.map(|outcome| match outcome {
+            Outcome::Completion(object) | Outcome::Error(object) => object,
+        }))
     }
 
     /// Whether the request was cancelled.
@@ -124,10 +233,5 @@ impl Ticket {
     /// Cancel the request; one that has ended stays as it is.
     fn cancel(&self, py: Python<'_>) {
         py.detach(|| self.inner.cancel());
-    }
-
-    /// Text and tokens so far, taken or not.
-    fn so_far(&self) -> (String, Vec<Token>) {
-        self.inner.mailbox().so_far()
     }
 }

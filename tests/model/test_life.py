@@ -26,8 +26,8 @@ def test_breaking_out_of_a_stream_cancels_it_and_frees_its_slot(engine: Engine) 
 def test_a_timeout_keeps_what_was_generated_and_the_engine_serves_on(engine: Engine) -> None:
     with pytest.raises(RequestTimeoutError) as caught:
         engine.generate("Once upon a time", max_tokens=4000, timeout=0.5).result()
-    assert caught.value.partial is not None
-    assert caught.value.partial.usage.generated_tokens > 0
+    assert caught.value.completion is not None
+    assert caught.value.completion.usage.generated_tokens > 0
     with pytest.raises(RequestTimeoutError):
         engine.generate("Once upon a time", timeout=0.001).result()
     assert engine.generate("Hello", max_tokens=2).result().text
