@@ -1,0 +1,149 @@
+"""The methods of the engine that take options, for tools/gen_options.py: all of them but the options themselves."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of the generated class.
+
+    Attributes:
+        name: its name.
+        head: its own parameters, each as an annotation with its default.
+        returns: its return type.
+        table: the option table that its keywords come from.
+        summary: the docstring up to the arguments.
+        args: the documentation of its own parameters.
+        tail: the docstring after the arguments.
+        call: the statement that hands the options on.
+    """
+
+    name: str
+    head: tuple[str, ...]
+    returns: str
+    table: str
+    summary: str
+    args: tuple[str, ...]
+    tail: str
+    call: str
+
+
+RAISES = """
+Raises:
+    OptionError: an option is unknown, of the wrong type, or out of range. Every other error comes from the
+        generation: see `llama_batch.errors`.
+"""
+PROMPT_ARG = "prompt: text (BOS as the vocabulary says, special tokens parsed) or token ids."
+CHAT_ARG = 'messages: text, or a list of messages such as `{"role": "user", "content": "..."}`.'
+MODEL_ARG = (
+    "model: the path of a GGUF file, or a URI: `pypi:`, `hf:owner/repo[:quant]`, `ollama:name`, or `sim:` for a "
+    "simulated model. None takes the default model."
+)
+MAP_ITEM = "Prompt | Sequence[Message]"
+MAP_HEAD = (f"prompts: Iterable[{MAP_ITEM}] | AsyncIterable[{MAP_ITEM}]", "*", "ordered: bool = True")
+MAP_ARGS = (
+    "prompts: any number of prompts; taken one by one, as there is room.",
+    "ordered: give completions in the order of the prompts; otherwise as they finish.",
+    'on_error: "raise" raises the first error, "return" gives each error in the place of its completion.',
+    "progress: show a progress bar (needs `rich`).",
+    "chat: each prompt is text or a list of messages, and goes through the model's chat template.",
+)
+
+METHODS = (
+    Method(
+        "__init__",
+        ("model: ModelSource | None = None", "*", "model_path: ModelSource | None = None", "name: str | None = None"),
+        "None",
+        "start",
+        "Start an engine. Options and a local file are checked at once; the model loads in the background.",
+        (
+            MODEL_ARG,
+            "model_path: another name for `model`.",
+            "name: names the engine in events and logs.",
+        ),
+        """
+        Raises:
+            OptionError: an option is unknown, of the wrong type, or out of range.
+            ModelNotFoundError: there is no such file.
+
+        Example:
+            >>> with Engine("model.gguf", n_parallel=8) as engine:
+            ...     print(engine.chat("Why is the sky blue?").result())
+        """,
+        "self._start(model, model_path, name, given(EngineApi.__init__, options, aliases, unknown))",
+    ),
+    Method(
+        "generate",
+        ("prompt: Prompt", "*"),
+        "Generation",
+        "request",
+        "Submit a prompt; the whole completion comes from `result()` or `await`.",
+        (PROMPT_ARG,),
+        f"""
+        Returns:
+            The generation; dropping it cancels the request.
+        {textwrap.indent(RAISES, "        ").rstrip()}
+
+        Example:
+            >>> done = engine.generate("Once upon a time", max_tokens=100).result()
+        """,
+        'return self._submit("generate", prompt, given(EngineApi.generate, options, aliases, unknown))',
+    ),
+    Method(
+        "stream",
+        ("prompt: Prompt", "*"),
+        "Generation",
+        "request",
+        "Submit a prompt; its text comes as it is generated, from `for` or `async for`.",
+        (PROMPT_ARG,),
+        f"""
+        Returns:
+            The generation; dropping it, or leaving the loop, cancels the request.
+        {textwrap.indent(RAISES, "        ").rstrip()}
+
+        Example:
+            >>> for chunk in engine.stream("Tell me a story"):
+            ...     print(chunk, end="", flush=True)
+        """,
+        'return self._submit("stream", prompt, given(EngineApi.stream, options, aliases, unknown))',
+    ),
+    Method(
+        "chat",
+        ("messages: str | Sequence[Message]", "*"),
+        "Generation",
+        "request",
+        "Submit messages through the model's chat template; the answer comes whole or as it is generated.",
+        (CHAT_ARG,),
+        f"""
+        Returns:
+            The generation; dropping it cancels the request.
+        {textwrap.indent(RAISES, "        ").rstrip()}
+
+        Example:
+            >>> print(engine.chat("Why is the sky blue?").result())
+        """,
+        'return self._submit("chat", messages, given(EngineApi.chat, options, aliases, unknown))',
+    ),
+    Method(
+        "map",
+        (*MAP_HEAD, 'on_error: Literal["raise", "return"] = "raise"', "progress: bool = False", "chat: bool = False"),
+        "Map[Any]",
+        "request",
+        "Complete any number of prompts, a window of them at a time.",
+        MAP_ARGS,
+        f"""
+        Returns:
+            An iterator and async iterator of completions; with `on_error="return"`, of completions and errors.
+        {textwrap.indent(RAISES, "        ").rstrip()}
+
+        Example:
+            >>> for done in engine.map(prompts, max_tokens=50, progress=True):
+            ...     print(done.text)
+        """,
+        "settled = given(EngineApi.map, options, aliases, unknown)\n"
+        "return self._map(prompts, settled, ordered=ordered, on_error=on_error, progress=progress, chat=chat)",
+    ),
+)
