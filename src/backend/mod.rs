@@ -1,5 +1,7 @@
 //! What computes: the two traits that llama.cpp and the simulator implement.
 
+#[cfg(feature = "llama")]
+pub mod llama;
 pub mod sim;
 
 use crate::core::{DecodeOutcome, Limits, Op, OpResult, Row, Token};

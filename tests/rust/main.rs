@@ -9,5 +9,7 @@
 )]
 
 mod engine;
+#[cfg(feature = "llama")]
+mod llama;
 mod sampling;
 mod scheduler;

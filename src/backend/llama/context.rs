@@ -1,0 +1,240 @@
+//! A context of llama.cpp with its threads: made within the memory that there is, dropped in the right order.
+
+use super::batch::{Batch, Bounds};
+use super::ffi::{self, Need, Shape, guarded};
+use super::logs;
+use super::machine::{available_memory, gib, n_physical_cores};
+use super::model::Model;
+use super::params::context_params;
+use crate::core::{MemoryKind, Row, SeqId};
+use crate::error::Error;
+use crate::options::StartOptions;
+use llama_cpp_sys_2 as sys;
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
+
+/// Sizes of a context that follow from the options and the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub(super) n_ctx: u32,
+    pub(super) n_batch: u32,
+    pub(super) n_ubatch: u32,
+    pub(super) n_seq_max: u32,
+    pub(super) n_outputs: u32,
+    pub(super) unified: bool,
+}
+
+/// Threads that sleep between passes. ggml would otherwise start and join them for every graph.
+struct Threads(NonNull<sys::ggml_threadpool>);
+
+impl Threads {
+    fn new(n: u32) -> Option<Self> {
+        // SAFETY: returns a struct.
+        let mut params = unsafe { sys::ggml_threadpool_params_default(n as i32) };
+        params.poll = 0;
+        // SAFETY: the parameters are ggml's own, with fewer polls.
+        NonNull::new(unsafe { sys::ggml_threadpool_new(&raw mut params) }).map(Self)
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        // SAFETY: the only owner; the context that used them is gone.
+        unsafe { sys::ggml_threadpool_free(self.0.as_ptr()) };
+    }
+}
+
+/// A context. Its own destructor runs first, then those of the fields in their order.
+pub(super) struct Context {
+    pointer: NonNull<sys::llama_context>,
+    _threads: Threads,
+    abort: Arc<AtomicBool>,
+    pub(super) model: Arc<Model>,
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: the only owner; threads, flag and model outlive it.
+        unsafe { sys::llama_free(self.pointer.as_ptr()) };
+    }
+}
+
+unsafe extern "C" fn on_abort(flag: *mut c_void) -> bool {
+    // SAFETY: the context owns the flag that it passes.
+    unsafe { &*flag.cast::<AtomicBool>() }.load(Ordering::Relaxed)
+}
+
+impl Context {
+    /// Make a context.
+    ///
+    /// # Errors
+    /// [`Error::Option`] where options contradict each other or the model; [`Error::ModelLoad`] where the memory does
+    /// not suffice or llama.cpp refuses, with its reason.
+    pub(super) fn new(model: Arc<Model>, options: &StartOptions, layout: &Layout) -> Result<Self, Error> {
+        let mut params = context_params(options)?;
+        params.n_ctx = layout.n_ctx;
+        params.n_batch = layout.n_batch;
+        params.n_ubatch = layout.n_ubatch;
+        params.n_seq_max = layout.n_seq_max;
+        params.n_outputs_max = layout.n_outputs;
+        params.kv_unified = layout.unified;
+        let physical = n_physical_cores();
+        let or_physical = |n: u32| if n == 0 { physical } else { n };
+        let n_threads = or_physical(options.n_threads);
+        let n_threads_batch = options.n_threads_batch.map_or(n_threads, or_physical);
+        params.n_threads = n_threads as i32;
+        params.n_threads_batch = n_threads_batch as i32;
+        let abort = Arc::new(AtomicBool::new(false));
+        params.abort_callback = Some(on_abort);
+        params.abort_callback_data = Arc::as_ptr(&abort).cast_mut().cast();
+
+        fits(&model, options, layout, &params)?;
+        let pointer = make(&model, &params)?;
+        let threads = Threads::new(n_threads.max(n_threads_batch));
+        let Some(threads) = threads else {
+            // SAFETY: just made, and nobody else has it.
+            unsafe { sys::llama_free(pointer.as_ptr()) };
+            return Err(Error::ModelLoad("the threads that compute could not be started".into()));
+        };
+        // SAFETY: both are alive, and the threads outlive the context.
+        unsafe { sys::llama_attach_threadpool(pointer.as_ptr(), threads.0.as_ptr(), threads.0.as_ptr()) };
+        Ok(Self { pointer, _threads: threads, abort, model })
+    }
+
+    /// The flag that aborts a running pass.
+    pub(super) fn abort_flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.abort)
+    }
+
+    pub(super) const fn as_ptr(&self) -> *mut sys::llama_context {
+        self.pointer.as_ptr()
+    }
+
+    /// What the sequences can do; none where the model does not generate.
+    pub(super) fn memory(&self) -> Option<MemoryKind> {
+        // SAFETY: the context is alive.
+        let kind = unsafe { ffi::lb_memory_kind_of(self.as_ptr()) };
+        match (kind, self.model.memory()) {
+            (ffi::MEMORY_NONE, _) => None,
+            (ffi::MEMORY_FULL, MemoryKind::Full) => Some(MemoryKind::Full),
+            (ffi::MEMORY_SLIDING, MemoryKind::SlidingWindow(n)) => Some(MemoryKind::SlidingWindow(n)),
+            // Of a kind whose rules are not known here only the least is assumed.
+            _ => Some(MemoryKind::Recurrent),
+        }
+    }
+
+    /// `n_ctx`, `n_ctx_seq` and the rows of a ubatch, as llama.cpp made them.
+    pub(super) fn sizes(&self) -> (u32, u32, u32) {
+        // SAFETY: the context is alive.
+        unsafe {
+            let rows = sys::llama_n_batch(self.as_ptr()).min(sys::llama_n_ubatch(self.as_ptr()));
+            (sys::llama_n_ctx(self.as_ptr()), sys::llama_n_ctx_seq(self.as_ptr()), rows)
+        }
+    }
+
+    /// Compute rows that have no [`super::batch::flaw`]. llama.cpp's code, and the logits of the rows that draw; the
+    /// text of an exception otherwise.
+    pub(super) fn decode(&mut self, batch: &mut Batch, rows: &[Row]) -> Result<(i32, &mut [f32]), String> {
+        let batch = batch.fill(rows);
+        let mut logits = std::ptr::null_mut();
+        // SAFETY: the context is alive; the batch points to buffers of its length, and its rows were checked.
+        let (code, _) = guarded(|err, err_cap| unsafe {
+            ffi::lb_decode(self.as_ptr(), &raw const batch, &raw mut logits, err, err_cap)
+        })?;
+        let n_outputs = rows.iter().filter(|row| row.draws).count();
+        if code != 0 || n_outputs == 0 || logits.is_null() {
+            return Ok((code, &mut []));
+        }
+        let n = n_outputs * self.model.n_vocab as usize;
+        // SAFETY: llama.cpp holds one row of the vocabulary's length for each output, until the next call on the
+        // context, which borrowing `self` rules out.
+        Ok((code, unsafe { std::slice::from_raw_parts_mut(logits, n) }))
+    }
+
+    /// Cells in use, where the memory counts them: for tests and reports.
+    pub(super) fn used_cells(&self, seq: SeqId) -> Option<u32> {
+        // SAFETY: the context is alive, and every sequence id below the limit has a stream.
+        u32::try_from(unsafe { ffi::lb_used_cells(self.as_ptr(), seq.0 as i32) }).ok()
+    }
+
+    /// Forget everything.
+    pub(super) fn clear(&mut self) {
+        // SAFETY: the context is alive and has a memory. The data stay as they are: without cells nothing reads them.
+        unsafe { sys::llama_memory_clear(sys::llama_get_memory(self.as_ptr()), false) };
+    }
+
+    /// What a pass must keep to.
+    pub(super) fn bounds(&self, layout: &Layout) -> Bounds {
+        // SAFETY: the model is alive.
+        let n_positions = unsafe { ffi::lb_model_n_positions(self.model.as_ptr()) };
+        Bounds {
+            n_batch: layout.n_batch.min(layout.n_ubatch).min(self.sizes().2),
+            n_outputs: layout.n_outputs,
+            n_seq_max: layout.n_seq_max,
+            n_vocab: self.model.n_vocab,
+            n_positions: n_positions.max(0) as u32,
+        }
+    }
+}
+
+/// Refuse a context that the memory of this machine cannot hold, before the kernel ends the process over it.
+fn fits(
+    model: &Model,
+    options: &StartOptions,
+    layout: &Layout,
+    params: &sys::llama_context_params,
+) -> Result<(), Error> {
+    let n_stream = if layout.unified { 1 } else { layout.n_seq_max };
+    let shape = Shape {
+        n_ctx_seq: layout.n_ctx.div_ceil(n_stream).next_multiple_of(256),
+        n_stream,
+        n_seq_max: layout.n_seq_max,
+        n_ubatch: layout.n_ubatch,
+        n_outputs: layout.n_outputs,
+        type_k: params.type_k as i32,
+        type_v: params.type_v as i32,
+        unified: layout.unified,
+        swa_full: options.swa_full,
+        flash_attn: params.flash_attn_type != sys::LLAMA_FLASH_ATTN_TYPE_DISABLED,
+    };
+    let mut need = Need::default();
+    // SAFETY: model, shape and result are alive for the call.
+    let done = guarded(|err, err_cap| unsafe {
+        ffi::lb_context_need(model.as_ptr(), &raw const shape, &raw mut need, err, err_cap)
+    });
+    match done {
+        Ok((0, _)) => {}
+        Ok((_, reason)) => return Err(Error::Option(reason)),
+        Err(thrown) => return Err(Error::ModelLoad(format!("the context's size is not known: {thrown}"))),
+    }
+    let on_host = !model.uses_devices();
+    let kv = if on_host || !options.offload_kqv { need.kv_bytes } else { 0 };
+    let compute = if on_host { need.compute_bytes } else { 0 };
+    match available_memory() {
+        Some(available) if kv.saturating_add(compute) > available => Err(Error::ModelLoad(format!(
+            "a context of {} tokens needs about {} of memory ({} for the KV cache, {} to compute), and {} are available; \
+             a smaller n_ctx or smaller type_k and type_v need less",
+            layout.n_ctx,
+            gib(kv.saturating_add(compute)),
+            gib(kv),
+            gib(compute),
+            gib(available)
+        ))),
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn make(model: &Model, params: &sys::llama_context_params) -> Result<NonNull<sys::llama_context>, Error> {
+    let _one_at_a_time = model.making_context.lock().unwrap_or_else(PoisonError::into_inner);
+    logs::forget_errors();
+    let mut context = std::ptr::null_mut();
+    // SAFETY: the model is alive; the context keeps only the abort flag, which its owner keeps too.
+    let done = guarded(|err, err_cap| unsafe {
+        ffi::lb_context_new(model.as_ptr(), std::ptr::from_ref(params), &raw mut context, err, err_cap)
+    });
+    let why = |reason: String| Error::ModelLoad(format!("llama.cpp could not make a context: {reason}"));
+    done.map_err(why)?;
+    NonNull::new(context).ok_or_else(|| why(logs::reason("it gave no reason")))
+}

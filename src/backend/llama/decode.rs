@@ -1,0 +1,342 @@
+//! The [`Backend`] over a llama.cpp context.
+
+use super::batch::{Batch, Bounds, flaw};
+use super::context::{Context, Layout};
+use super::logs;
+use super::machine::n_physical_cores;
+use super::model::Model;
+use super::ops::{Rules, remove};
+use crate::backend::{Backend, Tokenizer};
+use crate::core::{
+    DecodeOutcome, Drawn, Limits, MemoryKind, Op, OpResult, PassStatus, RequestId, Row, RowOutcome, SeqId, SeqPositions,
+};
+use crate::error::Error;
+use crate::options::StartOptions;
+use crate::sampling::{Pool, Sampler};
+use llama_cpp_sys_2 as sys;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// Sequences beside the running ones in a unified buffer: room for work in passing. Each costs buffers and time.
+const N_TEMPORARY: u32 = 2;
+/// Cached sequences of a memory that can only hold them among those that compute, where the options do not say.
+const N_SPARE: u32 = 2;
+
+/// One model, one context, and the samplers of the requests. Lives on the engine thread.
+pub struct LlamaBackend {
+    context: Context,
+    batch: Batch,
+    bounds: Bounds,
+    limits: Limits,
+    rules: Rules,
+    samplers: BTreeMap<RequestId, Sampler>,
+    pool: Pool,
+}
+
+impl LlamaBackend {
+    /// Make a context, compute one token in it, and find out what it can hold.
+    ///
+    /// # Errors
+    /// [`Error::Option`] where options contradict each other or the model; [`Error::ModelLoad`] where the model does not
+    /// generate text, the memory does not suffice, or llama.cpp fails, with its reason.
+    pub fn new(model: Arc<Model>, options: &StartOptions) -> Result<Self, Error> {
+        if model.has_encoder() {
+            return Err(Error::ModelLoad("encoder-decoder models are not supported".into()));
+        }
+        let n_ctx = if options.n_ctx == 0 { model.n_ctx_train() } else { options.n_ctx };
+        if n_ctx == 0 {
+            return Err(Error::ModelLoad("the model does not name its context; n_ctx must".into()));
+        }
+        let (layout, wanted) = layout(&model, options, n_ctx);
+        let mut context = Context::new(model, options, &layout)?;
+        let Some(memory) = context.memory() else {
+            return Err(Error::ModelLoad("this model does not generate text: it only computes embeddings".into()));
+        };
+        let asked = options.n_batch.unwrap_or(2048).min(options.n_ubatch);
+        let bounds = Bounds { n_batch: context.bounds(&layout).n_batch.min(asked), ..context.bounds(&layout) };
+        let narrow = matches!(memory, MemoryKind::SlidingWindow(_)) && !options.swa_full;
+        let mut rules = Rules { memory, unified: layout.unified, narrow, n_seq_ids: layout.n_seq_max };
+        let mut batch = Batch::new(bounds.n_batch as usize);
+        warm_up(&mut context, &mut batch)?;
+        if memory == MemoryKind::Full && wanted > layout.n_seq_max {
+            rules.n_seq_ids = wanted;
+            if !holds_beyond(&mut context, rules, layout.n_seq_max) {
+                rules.n_seq_ids = layout.n_seq_max;
+            }
+        }
+        context.clear();
+        let (cells, cells_seq, _) = context.sizes();
+        let share = if layout.unified { n_ctx } else { n_ctx.div_ceil(layout.n_seq_max) };
+        let limits = Limits {
+            // llama.cpp rounds up; the engine keeps to what was asked for.
+            n_ctx: cells.min(n_ctx),
+            n_ctx_seq: cells_seq.min(share).min(bounds.n_positions),
+            n_batch: bounds.n_batch,
+            n_seq_max: layout.n_seq_max,
+            n_seq_ids: rules.n_seq_ids,
+            n_vocab: bounds.n_vocab,
+            memory,
+            kv_unified: layout.unified,
+        };
+        let n_threads = if options.n_threads == 0 { n_physical_cores() } else { options.n_threads };
+        let pool = Pool::new(n_threads as usize);
+        Ok(Self { context, batch, bounds, limits, rules, samplers: BTreeMap::new(), pool })
+    }
+
+    /// Cells of the KV cache in use, of a sequence's buffer; none where the memory does not count cells.
+    pub fn used_cells(&self, seq: SeqId) -> Option<u32> {
+        (seq.0 < self.rules.n_seq_ids).then(|| self.context.used_cells(seq)).flatten()
+    }
+
+    /// The positions that a sequence holds: the first and the last.
+    pub fn held(&self, seq: SeqId) -> Option<(u32, u32)> {
+        self.rules.held(&self.context, seq)
+    }
+
+    fn op(&mut self, op: &Op) -> OpResult {
+        let (context, rules) = (&mut self.context, self.rules);
+        match op {
+            Op::Open { request, sampling, prompt } => {
+                self.samplers.insert(*request, Sampler::new(sampling, prompt, self.bounds.n_vocab));
+                OpResult::Done
+            }
+            Op::Close(request) => {
+                self.samplers.remove(request);
+                OpResult::Done
+            }
+            Op::Copy { from, to, len } => rules.copy(context, *from, *to, *len),
+            Op::Trim { seq, len } => rules.trim(context, *seq, *len),
+            Op::Remove(seq) => rules.remove(context, *seq),
+        }
+    }
+
+    /// What a failed pass left of its sequences, after what is in doubt was taken away.
+    fn salvage(&mut self, rows: &[Row], code: i32) -> Vec<SeqPositions> {
+        let mut firsts: BTreeMap<SeqId, u32> = BTreeMap::new();
+        for row in rows {
+            firsts.entry(row.seq).and_modify(|first| *first = row.pos.min(*first)).or_insert(row.pos);
+        }
+        for (seq, first) in firsts.iter().filter(|(seq, _)| seq.0 < self.bounds.n_seq_max) {
+            let recurrent = self.rules.memory == MemoryKind::Recurrent;
+            // llama.cpp takes the rows of a failed pass away itself, but not after an exception; and a recurrent state
+            // is then neither the old nor the new one. A batch that it refused (-1) has changed nothing.
+            if code != -1 && (recurrent || code == super::ffi::THROWN) {
+                let first = if recurrent || *first == 0 { -1 } else { *first as i32 };
+                let _ = remove(&mut self.context, *seq, first);
+            }
+        }
+        firsts.keys().map(|seq| SeqPositions { seq: *seq, held: self.held(*seq) }).collect()
+    }
+
+    /// The positions of every sequence, of a memory that drops some by itself.
+    fn drifted(&self) -> Vec<SeqPositions> {
+        match self.rules.memory {
+            MemoryKind::SlidingWindow(_) => (0..self.limits.n_seq_max)
+                .map(|seq| SeqPositions { seq: SeqId(seq), held: self.held(SeqId(seq)) })
+                .filter(|positions| positions.held.is_some())
+                .collect(),
+            MemoryKind::Full | MemoryKind::Recurrent => Vec::new(),
+        }
+    }
+}
+
+impl Backend for LlamaBackend {
+    fn limits(&self) -> Limits {
+        self.limits.clone()
+    }
+
+    fn prepare(&mut self, ops: &[Op]) -> Vec<OpResult> {
+        ops.iter().map(|op| self.op(op)).collect()
+    }
+
+    fn decode(&mut self, rows: &[Row]) -> DecodeOutcome {
+        let started = now();
+        let failed = |code: i32, reason: String| (PassStatus::Failed { code, reason }, Vec::new());
+        let mut sample = Duration::ZERO;
+        let mut eval = Duration::ZERO;
+        logs::forget_errors();
+        let (status, rows_out) = match flaw(rows, &self.bounds) {
+            Some(reason) => failed(-1, reason),
+            None => match self.context.decode(&mut self.batch, rows) {
+                Ok((0, logits)) => {
+                    let computed = now();
+                    eval = computed.saturating_sub(started);
+                    let n_vocab = self.bounds.n_vocab as usize;
+                    let drawn = draw(&mut self.samplers, &self.pool, rows, logits, n_vocab);
+                    let outcomes = outcomes(&self.context.model, rows, drawn);
+                    sample = now().saturating_sub(computed);
+                    (PassStatus::Done, outcomes)
+                }
+                Ok((1, _)) => (PassStatus::KvFull, Vec::new()),
+                Ok((2, _)) => failed(2, "the pass was aborted".into()),
+                Ok((code, _)) => failed(code, logs::reason("llama.cpp gave no reason")),
+                Err(thrown) => failed(super::ffi::THROWN, thrown),
+            },
+        };
+        if eval.is_zero() {
+            eval = now().saturating_sub(started);
+        }
+        let mut positions = self.drifted();
+        if let PassStatus::Failed { code, .. } = status {
+            let left = self.salvage(rows, code);
+            positions = self.drifted();
+            positions.retain(|p| left.iter().all(|q| q.seq != p.seq));
+            positions.extend(left);
+        }
+        DecodeOutcome { status, rows: rows_out, positions, eval, sample }
+    }
+
+    fn abort_flag(&self) -> Option<Arc<AtomicBool>> {
+        (self.rules.memory != MemoryKind::Recurrent).then(|| self.context.abort_flag())
+    }
+}
+
+/// A reading of llama.cpp's monotonic clock.
+fn now() -> Duration {
+    // SAFETY: reads a clock that starting llama.cpp has set.
+    Duration::from_micros(unsafe { sys::llama_time_us() }.max(0) as u64)
+}
+
+/// The sizes of the context, and the number of sequence ids that would be of use.
+fn layout(model: &Model, options: &StartOptions, n_ctx: u32) -> (Layout, u32) {
+    // SAFETY: returns a number.
+    let n_ids = unsafe { sys::llama_max_parallel_sequences() } as u32;
+    let unified = options.kv_unified.unwrap_or(true);
+    let n_parallel = options.n_parallel.min(n_ids);
+    let (n_seq_max, wanted) = match model.memory() {
+        // A buffer of its own for a sequence that computes nothing would take cells from those that do.
+        _ if !unified => (n_parallel, n_parallel),
+        MemoryKind::Full => {
+            let n_seq_max = (n_parallel + N_TEMPORARY).min(n_ids);
+            (n_seq_max, options.n_cache_seqs.map_or(n_ids, |n| n_seq_max.saturating_add(n).min(n_ids)))
+        }
+        MemoryKind::SlidingWindow(_) | MemoryKind::Recurrent => {
+            let n = n_parallel.saturating_add(options.n_cache_seqs.unwrap_or(N_SPARE)).min(n_ids);
+            (n, n)
+        }
+    };
+    let n_batch = options.n_batch.unwrap_or_else(|| n_ctx.min(2048));
+    let layout = Layout {
+        n_ctx: n_ctx.next_multiple_of(256),
+        // llama.cpp aborts on a batch that could not hold a row of every sequence.
+        n_batch: n_batch.max(n_seq_max),
+        n_ubatch: n_batch.min(options.n_ubatch).max(n_seq_max),
+        n_seq_max,
+        n_outputs: n_seq_max,
+        unified,
+    };
+    (layout, wanted)
+}
+
+/// Compute one token: brings the weights into memory, and fails here rather than under a request.
+fn warm_up(context: &mut Context, batch: &mut Batch) -> Result<(), Error> {
+    let token = context.model.bos().unwrap_or(0);
+    let row = Row { request: RequestId(0), seq: SeqId(0), pos: 0, token, draws: true };
+    logs::forget_errors();
+    let why = |reason: &str| Error::ModelLoad(format!("the model could not compute a token: {reason}"));
+    match context.decode(batch, &[row]) {
+        Ok((0, _)) => Ok(()),
+        Ok((code, _)) => Err(why(&logs::reason(&format!("llama_decode returned {code}")))),
+        Err(thrown) => Err(why(&thrown)),
+    }
+}
+
+/// Whether sequences above `n_seq_max` can be copied to and from. llama.cpp allows it and does not promise it, so the
+/// one position of the warm-up is sent there and back.
+fn holds_beyond(context: &mut Context, rules: Rules, n_seq_max: u32) -> bool {
+    let (here, back) = (SeqId(0), SeqId(1));
+    [SeqId(n_seq_max), SeqId(rules.n_seq_ids - 1)].into_iter().all(|there| {
+        let arrived = rules.copy(context, here, there, 1) == OpResult::Done
+            && rules.remove(context, here) == OpResult::Done
+            && rules.held(context, there) == Some((0, 0));
+        let returned = rules.copy(context, there, back, 1) == OpResult::Done
+            && rules.remove(context, there) == OpResult::Done
+            && rules.held(context, back) == Some((0, 0))
+            && rules.held(context, there).is_none();
+        let home =
+            rules.copy(context, back, here, 1) == OpResult::Done && rules.remove(context, back) == OpResult::Done;
+        arrived && returned && home
+    })
+}
+
+/// Draw from each row that draws, in parallel.
+fn draw(
+    samplers: &mut BTreeMap<RequestId, Sampler>,
+    pool: &Pool,
+    rows: &[Row],
+    logits: &mut [f32],
+    n_vocab: usize,
+) -> Vec<Result<i32, String>> {
+    let mut order: Vec<(RequestId, usize)> =
+        rows.iter().filter(|row| row.draws).enumerate().map(|(i, row)| (row.request, i)).collect();
+    order.sort_unstable();
+    let mut owners: Vec<Option<&mut Sampler>> = order.iter().map(|_| None).collect();
+    for (request, sampler) in samplers.iter_mut() {
+        if let Ok(i) = order.binary_search_by_key(request, |(request, _)| *request) {
+            owners[order[i].1] = Some(sampler);
+        }
+    }
+    let mut drawn: Vec<Result<i32, String>> = Vec::with_capacity(owners.len());
+    let mut work: Vec<(&mut Sampler, &mut [f32])> = Vec::with_capacity(owners.len());
+    for (sampler, row) in owners.into_iter().zip(logits.chunks_exact_mut(n_vocab)) {
+        drawn.push(match sampler {
+            None => Err("the request has no sampler".into()),
+            Some(_) if row.iter().all(|logit| logit.is_nan()) => Err("the model computed no numbers (NaN)".into()),
+            Some(sampler) => {
+                work.push((sampler, row));
+                Ok(0)
+            }
+        });
+    }
+    let mut tokens = pool.draw(&mut work).into_iter();
+    for slot in drawn.iter_mut().filter(|slot| slot.is_ok()) {
+        *slot = tokens.next().unwrap_or_else(|| Err("the sampler gave no token".into()));
+    }
+    drawn
+}
+
+/// Tokens as the core takes them, with their bytes.
+fn outcomes(model: &Model, rows: &[Row], drawn: Vec<Result<i32, String>>) -> Vec<RowOutcome> {
+    let drawing = rows.iter().filter(|row| row.draws);
+    drawing
+        .zip(drawn)
+        .map(|(row, drawn)| RowOutcome {
+            request: row.request,
+            drawn: drawn
+                .map(|token| vec![Drawn { token, piece: model.piece(token, false), is_eog: model.is_eog(token) }]),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BTreeMap, Pool, RequestId, Row, Sampler, SeqId, draw};
+    use crate::core::SamplingParams;
+
+    #[test]
+    fn a_row_that_is_no_number_fails_its_request_and_no_other() {
+        let greedy = SamplingParams {
+            temp: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            penalty_repeat: 1.0,
+            penalty_freq: 0.0,
+            penalty_present: 0.0,
+            penalty_last_n: 0,
+            seed: 0,
+        };
+        // Requests come in the order of their sequences, not of their numbers.
+        let row = |request, seq, draws| Row { request: RequestId(request), seq: SeqId(seq), pos: 0, token: 0, draws };
+        let rows = [row(9, 0, false), row(9, 0, true), row(3, 1, true), row(5, 2, true)];
+        let mut samplers: BTreeMap<_, _> =
+            [3, 5, 7, 9].map(|id| (RequestId(id), Sampler::new(&greedy, &[], 3))).into_iter().collect();
+        let mut logits = [0.0, 2.0, 1.0, f32::NAN, f32::NAN, f32::NAN, 0.0, 1.0, 5.0];
+        let drawn = draw(&mut samplers, &Pool::new(1), &rows, &mut logits, 3);
+        assert_eq!(drawn[0], Ok(1));
+        assert!(drawn[1].as_ref().is_err_and(|reason| reason.contains("NaN")));
+        assert_eq!(drawn[2], Ok(2));
+    }
+}

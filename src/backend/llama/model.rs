@@ -1,0 +1,189 @@
+//! A loaded model: what is known of it.
+
+use super::ffi;
+use super::template::Templates;
+use crate::core::{MemoryKind, Token};
+use llama_cpp_sys_2 as sys;
+use std::ffi::c_char;
+use std::ptr::NonNull;
+use std::sync::{Mutex, OnceLock};
+
+/// A model in memory. Shared by contexts and callers; freed with its last owner.
+#[derive(Debug)]
+pub struct Model {
+    pointer: NonNull<sys::llama_model>,
+    pub(super) vocab: NonNull<sys::llama_vocab>,
+    pub(super) n_vocab: u32,
+    pub(super) has_vocab: bool,
+    n_ctx_train: u32,
+    /// Making a context may adjust the model: one at a time.
+    pub(super) making_context: Mutex<()>,
+    pub(super) templates: OnceLock<Result<Mutex<Templates>, String>>,
+}
+
+// SAFETY: llama.cpp only reads a loaded model, and the one call that writes to it (making a context with YaRN) is made
+// under `making_context`.
+unsafe impl Send for Model {}
+// SAFETY: as above; the templates are behind a mutex.
+unsafe impl Sync for Model {}
+
+impl Model {
+    /// Take over a model that llama.cpp has loaded.
+    ///
+    /// # Safety
+    /// The pointer comes from `llama_model_load_from_file` and has no other owner.
+    pub(super) unsafe fn own(pointer: NonNull<sys::llama_model>) -> Self {
+        // SAFETY: the pointer is a loaded model, which always has a vocabulary, if only an empty one.
+        let (vocab, n_vocab, kind, n_ctx_train) = unsafe {
+            let vocab = sys::llama_model_get_vocab(pointer.as_ptr());
+            let kind = sys::llama_vocab_type(vocab);
+            let n_ctx_train = sys::llama_model_n_ctx_train(pointer.as_ptr());
+            (vocab, sys::llama_vocab_n_tokens(vocab), kind, n_ctx_train)
+        };
+        Self {
+            pointer,
+            vocab: NonNull::new(vocab.cast_mut()).expect("a model has a vocabulary"),
+            n_vocab: n_vocab.max(0) as u32,
+            has_vocab: kind != sys::LLAMA_VOCAB_TYPE_NONE,
+            n_ctx_train: n_ctx_train.max(0) as u32,
+            making_context: Mutex::new(()),
+            templates: OnceLock::new(),
+        }
+    }
+
+    pub(super) const fn as_ptr(&self) -> *mut sys::llama_model {
+        self.pointer.as_ptr()
+    }
+
+    /// What the model's sequences can do, as far as it can be told before a context is made.
+    pub(super) fn memory(&self) -> MemoryKind {
+        // SAFETY: the model is alive; these only read.
+        let (recurrent, hybrid, window) = unsafe {
+            (
+                sys::llama_model_is_recurrent(self.as_ptr()),
+                sys::llama_model_is_hybrid(self.as_ptr()),
+                sys::llama_model_n_swa(self.as_ptr()),
+            )
+        };
+        if recurrent || hybrid {
+            MemoryKind::Recurrent
+        } else if window > 0 {
+            MemoryKind::SlidingWindow(window as u32)
+        } else {
+            MemoryKind::Full
+        }
+    }
+
+    /// Whether an encoder runs before the model generates (T5 and its kin).
+    pub(super) fn has_encoder(&self) -> bool {
+        // SAFETY: the model is alive.
+        unsafe { sys::llama_model_has_encoder(self.as_ptr()) }
+    }
+
+    /// Whether layers of the model are on an accelerator.
+    pub(super) fn uses_devices(&self) -> bool {
+        // SAFETY: the model is alive.
+        unsafe { ffi::lb_model_n_devices(self.as_ptr()) > 0 }
+    }
+
+    /// Every scalar key of the file, with its value as text. Lists are left out.
+    pub fn metadata(&self) -> Vec<(String, String)> {
+        // SAFETY: the model is alive; each call writes at most the given bytes, and the index is below the count.
+        unsafe {
+            let n = sys::llama_model_meta_count(self.as_ptr()).max(0);
+            let key = |i| read_text(|buf, cap| sys::llama_model_meta_key_by_index(self.as_ptr(), i, buf, cap));
+            let value = |i| read_text(|buf, cap| sys::llama_model_meta_val_str_by_index(self.as_ptr(), i, buf, cap));
+            (0..n).filter_map(|i| Some((key(i)?, value(i)?))).collect()
+        }
+    }
+
+    /// The value of one key of the file.
+    pub fn metadata_value(&self, key: &str) -> Option<String> {
+        let key = std::ffi::CString::new(key).ok()?;
+        // SAFETY: the model is alive; the call writes at most the given bytes.
+        read_text(|buf, cap| unsafe { sys::llama_model_meta_val_str(self.as_ptr(), key.as_ptr(), buf, cap) })
+    }
+
+    /// llama.cpp's description: architecture, size, quantisation.
+    pub fn description(&self) -> String {
+        // SAFETY: the model is alive; the call writes at most the given bytes.
+        read_text(|buf, cap| unsafe { sys::llama_model_desc(self.as_ptr(), buf, cap) }).unwrap_or_default()
+    }
+
+    /// The name of the architecture, as the file has it.
+    pub fn architecture(&self) -> String {
+        self.metadata_value("general.architecture").unwrap_or_default()
+    }
+
+    /// Parameters.
+    pub fn n_params(&self) -> u64 {
+        // SAFETY: the model is alive.
+        unsafe { sys::llama_model_n_params(self.as_ptr()) }
+    }
+
+    /// Bytes of all tensors.
+    pub fn size_bytes(&self) -> u64 {
+        // SAFETY: the model is alive.
+        unsafe { sys::llama_model_size(self.as_ptr()) }
+    }
+
+    /// The context that the model was trained on. Unit: tokens.
+    pub const fn n_ctx_train(&self) -> u32 {
+        self.n_ctx_train
+    }
+
+    /// Width of the embeddings.
+    pub fn n_embd(&self) -> u32 {
+        // SAFETY: the model is alive.
+        unsafe { sys::llama_model_n_embd(self.as_ptr()) }.max(0) as u32
+    }
+
+    /// Layers.
+    pub fn n_layer(&self) -> u32 {
+        // SAFETY: the model is alive.
+        unsafe { sys::llama_model_n_layer(self.as_ptr()) }.max(0) as u32
+    }
+
+    /// The token that begins a text.
+    pub fn bos(&self) -> Option<Token> {
+        // SAFETY: the vocabulary lives as long as the model.
+        known(unsafe { sys::llama_vocab_bos(self.vocab.as_ptr()) })
+    }
+
+    /// The token that ends a text.
+    pub fn eos(&self) -> Option<Token> {
+        // SAFETY: the vocabulary lives as long as the model.
+        known(unsafe { sys::llama_vocab_eos(self.vocab.as_ptr()) })
+    }
+
+    /// Whether the vocabulary begins every text with BOS.
+    pub fn adds_bos(&self) -> bool {
+        // SAFETY: the vocabulary lives as long as the model.
+        self.has_vocab && unsafe { sys::llama_vocab_get_add_bos(self.vocab.as_ptr()) }
+    }
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        // The templates hold no pointer into the model, and every context owns an `Arc` of it.
+        // SAFETY: this is the only owner, and the last use.
+        unsafe { sys::llama_model_free(self.as_ptr()) };
+    }
+}
+
+/// A token id, where llama.cpp has one.
+fn known(token: Token) -> Option<Token> {
+    (token >= 0).then_some(token)
+}
+
+/// A text from a call that writes at most `cap` bytes, a NUL among them, and returns the length that it wanted.
+fn read_text(call: impl Fn(*mut c_char, usize) -> i32) -> Option<String> {
+    let mut buf = vec![0_u8; 256];
+    let length = usize::try_from(call(buf.as_mut_ptr().cast(), buf.len())).ok()?;
+    if length >= buf.len() {
+        buf.resize(length + 1, 0);
+        call(buf.as_mut_ptr().cast(), buf.len());
+    }
+    buf.truncate(length);
+    Some(String::from_utf8_lossy(&buf).into_owned())
+}

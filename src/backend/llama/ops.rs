@@ -1,0 +1,130 @@
+//! Sequences in the memory of a context: what an op may do is decided here, so that nothing reaches llama.cpp that it
+//! would abort on, and a refusal changes nothing.
+
+use super::context::Context;
+use super::ffi::{self, guarded};
+use crate::core::{MemoryKind, OpResult, SeqId};
+use llama_cpp_sys_2 as sys;
+
+/// Whether and how sequences can be copied and trimmed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    pub(super) memory: MemoryKind,
+    /// All sequences in one buffer. Between two buffers llama.cpp only queues a copy, which a later removal does not
+    /// take back: another request's tokens would appear in the sequence.
+    pub(super) unified: bool,
+    /// Whether sliding-window cells are scarce.
+    pub(super) narrow: bool,
+    /// Ids from here on are no sequences.
+    pub(super) n_seq_ids: u32,
+}
+
+impl Rules {
+    /// The positions that a sequence holds: the first and the last.
+    pub(super) fn held(self, context: &Context, seq: SeqId) -> Option<(u32, u32)> {
+        if seq.0 >= self.n_seq_ids {
+            return None;
+        }
+        // SAFETY: the context is alive and has a memory; the id is below the limit.
+        let (first, last) = unsafe {
+            let memory = sys::llama_get_memory(context.as_ptr());
+            let seq = seq.0 as i32;
+            (sys::llama_memory_seq_pos_min(memory, seq), sys::llama_memory_seq_pos_max(memory, seq))
+        };
+        let last = u32::try_from(last).ok()?;
+        match self.memory {
+            // A recurrent state stands for all positions up to its own.
+            MemoryKind::Recurrent => Some((0, last)),
+            MemoryKind::Full | MemoryKind::SlidingWindow(_) => Some((u32::try_from(first).ok()?, last)),
+        }
+    }
+
+    /// Let an empty sequence share the first `len` positions of another.
+    pub(super) fn copy(self, context: &mut Context, from: SeqId, to: SeqId, len: u32) -> OpResult {
+        if let Err(reason) = self.may_copy(context, from, to, len) {
+            return OpResult::Refused(reason);
+        }
+        let end = if self.memory == MemoryKind::Recurrent { -1 } else { len as i32 };
+        let (from, raw) = (from.0 as i32, to.0 as i32);
+        // SAFETY: the context is alive; both ids are below the limit and in one buffer.
+        let done =
+            guarded(|err, cap| unsafe { ffi::lb_seq_cp(context.as_ptr(), from, raw, 0, end, err, cap) }).map(|_| ());
+        let done = done.and_then(|()| if self.narrow { unshare(context, to) } else { Ok(()) });
+        match done {
+            Ok(()) => OpResult::Done,
+            Err(reason) => {
+                let _ = self.remove(context, to);
+                OpResult::Refused(reason)
+            }
+        }
+    }
+
+    fn may_copy(self, context: &Context, from: SeqId, to: SeqId, len: u32) -> Result<(), String> {
+        if !self.unified {
+            return Err("sequences in buffers of their own do not share positions".into());
+        }
+        if from.0 >= self.n_seq_ids || to.0 >= self.n_seq_ids || from == to || len == 0 {
+            return Err(format!("{len} positions of sequence {from} cannot be copied to sequence {to}"));
+        }
+        if self.held(context, to).is_some() {
+            return Err(format!("sequence {to} is not empty"));
+        }
+        let held = self.held(context, from);
+        match held {
+            Some((_, last)) if last + 1 == len => Ok(()),
+            Some((first, last)) if last + 1 > len => self.may_cut(first, last, len),
+            Some(_) | None => Err(format!("sequence {from} does not hold {len} positions")),
+        }
+    }
+
+    /// Whether a sequence that holds `first..=last` can be continued after its first `len` positions, fewer than all.
+    fn may_cut(self, first: u32, last: u32, len: u32) -> Result<(), String> {
+        match self.memory {
+            MemoryKind::Full => Ok(()),
+            // The next token looks back so far, itself included.
+            MemoryKind::SlidingWindow(window) if first <= (len + 1).saturating_sub(window) => Ok(()),
+            MemoryKind::SlidingWindow(_) => {
+                Err(format!("the window before position {len} is gone: {first} is the first"))
+            }
+            MemoryKind::Recurrent => {
+                Err(format!("a recurrent state cannot go back from {} positions to {len}", last + 1))
+            }
+        }
+    }
+
+    /// Forget positions `len..` of a sequence.
+    pub(super) fn trim(self, context: &mut Context, seq: SeqId, len: u32) -> OpResult {
+        let Some((first, last)) = self.held(context, seq) else { return OpResult::Done };
+        if last < len {
+            return OpResult::Done;
+        }
+        if len == 0 {
+            return self.remove(context, seq);
+        }
+        let done = self.may_cut(first, last, len).and_then(|()| remove(context, seq, len as i32));
+        done.map_or_else(OpResult::Refused, |()| OpResult::Done)
+    }
+
+    /// Forget a sequence.
+    pub(super) fn remove(self, context: &mut Context, seq: SeqId) -> OpResult {
+        if seq.0 >= self.n_seq_ids {
+            return OpResult::Refused(format!("there is no sequence {seq}"));
+        }
+        remove(context, seq, -1).map_or_else(OpResult::Refused, |()| OpResult::Done)
+    }
+}
+
+/// Forget positions from `first` on, or all where it is negative.
+pub(super) fn remove(context: &mut Context, seq: SeqId, first: i32) -> Result<(), String> {
+    let mut done = false;
+    // SAFETY: the context is alive and has a memory; callers check the id.
+    guarded(|err, cap| unsafe { ffi::lb_seq_rm(context.as_ptr(), seq.0 as i32, first, -1, &raw mut done, err, cap) })?;
+    if done { Ok(()) } else { Err(format!("the memory of this model cannot cut sequence {seq} at {first}")) }
+}
+
+/// Give a forked sequence sliding-window cells of its own: shared ones are never freed.
+fn unshare(context: &mut Context, seq: SeqId) -> Result<(), String> {
+    // SAFETY: the context is alive and has a memory; the id was checked.
+    let (code, _) = guarded(|err, cap| unsafe { ffi::lb_seq_unshare(context.as_ptr(), seq.0 as i32, err, cap) })?;
+    if code == 0 { Ok(()) } else { Err("no cells are free for a sliding window of its own".into()) }
+}

@@ -1,0 +1,160 @@
+//! Sequences: copies, trims and removals in each kind of memory.
+
+use super::{Bench, long, model, named, options, rows, tokens};
+use llama_batch::backend::llama::load;
+use llama_batch::backend::{Backend, Tokenizer};
+use llama_batch::core::{MemoryKind, OpResult, PassStatus, SeqId};
+use llama_batch::error::Error;
+use llama_batch::options::StartOptions;
+use std::sync::Arc;
+
+fn refused(result: &OpResult) -> bool {
+    matches!(result, OpResult::Refused(_))
+}
+
+#[test]
+#[ignore = "needs LLAMA_BATCH_TEST_MODEL"]
+fn a_prefix_survives_in_an_id_beyond_the_computing_ones_and_costs_no_cells() {
+    let model = model();
+    let mut bench = Bench::new(Arc::clone(&model), &options());
+    let prompt = long(&model, 120);
+    bench.open(1, &prompt);
+    let expected = bench.prefill(1, 0, &prompt, 0);
+    for there in [6, 100, 255] {
+        assert_eq!(bench.copy(0, there, 120), OpResult::Done);
+        assert_eq!(bench.backend.used_cells(SeqId(0)), Some(120));
+        assert_eq!(bench.remove(0), OpResult::Done);
+        assert_eq!(bench.backend.held(SeqId(0)), None);
+        assert_eq!(bench.copy(there, 0, 119), OpResult::Done);
+        assert_eq!(bench.remove(there), OpResult::Done);
+        assert_eq!(bench.prefill(1, 0, &prompt, 119), expected);
+    }
+}
+
+#[test]
+#[ignore = "needs LLAMA_BATCH_TEST_MODEL"]
+fn a_trimmed_sequence_goes_on_as_if_it_had_never_been_longer() {
+    let model = model();
+    let mut bench = Bench::new(Arc::clone(&model), &options());
+    let prompt = tokens(&model, "The days of the week are Monday, Tuesday,");
+    bench.open(1, &prompt);
+    let first = bench.prefill(1, 0, &prompt, 0);
+    let text = bench.generate(1, 0, first, prompt.len(), 8);
+    assert_eq!(bench.trim(0, prompt.len() as u32 - 1), OpResult::Done);
+    let again = bench.prefill(1, 0, &prompt, prompt.len() - 1);
+    assert_eq!(bench.generate(1, 0, again, prompt.len(), 8), text);
+    assert_eq!(bench.trim(0, 10_000), OpResult::Done);
+    assert_eq!(bench.trim(0, 0), OpResult::Done);
+    assert_eq!(bench.backend.held(SeqId(0)), None);
+}
+
+#[test]
+#[ignore = "needs LLAMA_BATCH_TEST_MODEL"]
+fn copies_that_make_no_sense_are_refused_and_change_nothing() {
+    let model = model();
+    let mut bench = Bench::new(Arc::clone(&model), &options());
+    let prompt = long(&model, 20);
+    bench.open(1, &prompt);
+    bench.prefill(1, 0, &prompt, 0);
+    bench.prefill(1, 1, &prompt, 0);
+    for (from, to, len) in [(0, 1, 20), (0, 2, 21), (0, 0, 5), (0, 256, 5), (256, 2, 5), (3, 2, 1), (0, 2, 0)] {
+        assert!(refused(&bench.copy(from, to, len)), "{from} to {to}, {len}");
+        assert_eq!(bench.backend.held(SeqId(2)), None);
+    }
+    assert!(refused(&bench.remove(256)));
+    assert_eq!(bench.remove(5), OpResult::Done);
+}
+
+#[test]
+#[ignore = "needs LLAMA_BATCH_TEST_MODEL"]
+fn streams_of_their_own_are_never_copied_between() {
+    let model = model();
+    let split = StartOptions { kv_unified: Some(false), ..options() };
+    let mut bench = Bench::new(Arc::clone(&model), &split);
+    let prompt = long(&model, 30);
+    bench.open(1, &prompt);
+    let expected = bench.prefill(1, 0, &prompt, 0);
+    assert!(refused(&bench.copy(0, 1, 30)));
+    assert_eq!(bench.trim(0, 29), OpResult::Done);
+    assert_eq!(bench.prefill(1, 0, &prompt, 29), expected);
+    bench.open(2, &prompt);
+    assert_eq!(bench.prefill(2, 3, &prompt, 0), expected);
+}
+
+#[test]
+#[ignore = "needs LLAMA_BATCH_TEST_MODEL"]
+fn a_sliding_window_is_copied_while_it_is_there_and_its_drift_is_told() {
+    let Some(path) = named("LLAMA_BATCH_TEST_SLIDING") else { return };
+    let model = load(&StartOptions::default(), &path, &|_| true).unwrap();
+    let opts = StartOptions { n_ctx: 4096, n_parallel: 2, n_cache_seqs: Some(1), n_ubatch: 128, ..options() };
+    let mut bench = Bench::new(Arc::clone(&model), &opts);
+    let MemoryKind::SlidingWindow(window) = bench.backend.limits().memory else { panic!("no sliding window") };
+    assert_eq!(bench.backend.limits().n_seq_ids, 3);
+    // More than the window's cells: llama.cpp gives each sequence a window of them, and a ubatch to all.
+    let prompt = long(&model, 3 * window as usize + 400);
+    let n = prompt.len() as u32;
+    bench.open(1, &prompt);
+    let expected = bench.prefill(1, 0, &prompt, 0);
+    let outcome = bench.backend.decode(&rows(1, 0, &[expected], n));
+    let told = outcome.positions.iter().find(|p| p.seq == SeqId(0)).unwrap().held.unwrap();
+    assert_eq!(told.1, n);
+    assert!(told.0 > 0 && told.0 <= n - window + 1, "{told:?}");
+    // Its window is there: trimmed by one, copied, and continued from both.
+    assert_eq!(bench.trim(0, n - 1), OpResult::Done);
+    assert_eq!(bench.copy(0, 1, n - 1), OpResult::Done);
+    assert_eq!(bench.prefill(1, 0, &prompt, n as usize - 1), expected);
+    bench.open(2, &prompt);
+    assert_eq!(bench.prefill(2, 1, &prompt, n as usize - 1), expected);
+    // What is out of the window is gone.
+    assert!(refused(&bench.trim(0, 10)));
+    assert!(refused(&bench.copy(0, 2, 10)));
+    assert_eq!(bench.backend.held(SeqId(0)).unwrap().1, n - 1);
+    assert!(bench.backend.held(SeqId(2)).is_none());
+}
+
+#[test]
+#[ignore = "needs LLAMA_BATCH_TEST_MODEL"]
+fn forks_of_a_sliding_window_all_go_on() {
+    let Some(path) = named("LLAMA_BATCH_TEST_SLIDING") else { return };
+    let model = load(&StartOptions::default(), &path, &|_| true).unwrap();
+    let opts = StartOptions { n_ctx: 8192, n_parallel: 4, n_cache_seqs: Some(0), ..options() };
+    let mut bench = Bench::new(Arc::clone(&model), &opts);
+    let prompt = long(&model, 700);
+    bench.open(1, &prompt);
+    bench.prefill(1, 0, &prompt, 0);
+    for seq in 1..4 {
+        assert_eq!(bench.copy(0, seq, 700), OpResult::Done);
+    }
+    let more = long(&model, 400);
+    for seq in 0..4 {
+        let pass = rows(1, seq, &more, 700);
+        assert_eq!(bench.backend.decode(&pass).status, PassStatus::Done, "sequence {seq}");
+    }
+}
+
+#[test]
+#[ignore = "needs LLAMA_BATCH_TEST_MODEL"]
+fn a_recurrent_state_is_copied_whole_or_not_at_all() {
+    let Some(path) = named("LLAMA_BATCH_TEST_RECURRENT") else { return };
+    let model = load(&StartOptions::default(), &path, &|_| true).unwrap();
+    assert!(matches!(model.tokenize("text", true, true), Err(Error::Prompt(_))));
+    assert!(model.piece(5, true).is_empty());
+    let mut bench = Bench::new(Arc::clone(&model), &options());
+    let limits = bench.backend.limits();
+    assert_eq!((limits.memory, limits.n_seq_max, limits.n_seq_ids), (MemoryKind::Recurrent, 6, 6));
+    assert!(bench.backend.abort_flag().is_none());
+    let prompt: Vec<i32> = (0..40).map(|i| i * 37 % 256).collect();
+    bench.open(1, &prompt);
+    bench.prefill(1, 0, &prompt[..39], 0);
+    assert!(refused(&bench.copy(0, 4, 38)));
+    assert!(refused(&bench.trim(0, 38)));
+    assert_eq!(bench.copy(0, 4, 39), OpResult::Done);
+    let expected = bench.prefill(1, 0, &prompt, 39);
+    // The checkpoint goes on where it was made, whatever became of the donor.
+    assert_eq!(bench.remove(0), OpResult::Done);
+    assert_eq!(bench.copy(4, 1, 39), OpResult::Done);
+    assert_eq!(bench.prefill(1, 1, &prompt, 39), expected);
+    assert_eq!(bench.backend.held(SeqId(4)), Some((0, 38)));
+    let pass = [rows(1, 0, &[1, 2, 3], 0), rows(1, 1, &[7], 40), rows(1, 2, &[1], 0)].concat();
+    assert_eq!(bench.backend.decode(&pass).status, PassStatus::Done);
+}
