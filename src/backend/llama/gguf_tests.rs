@@ -82,9 +82,9 @@ fn lengths_that_a_file_claims_are_not_believed() {
     let mut bytes = model(&[("general.alignment", 0)]);
     assert!(Scratch::new("alignment.gguf", &bytes).reason().contains("alignment"));
     bytes = model(&[]);
-    let kind = bytes.len() - 256 - 32;
-    let at = bytes[..kind + 32].windows(12).position(|w| w == [0; 12]).unwrap();
-    bytes[at..at + 4].copy_from_slice(&999_u32.to_le_bytes());
+    // Header, then the tensor's name, number of dimensions and length, then its type.
+    let kind = 24 + 9 + 4 + 8;
+    bytes[kind..kind + 4].copy_from_slice(&999_u32.to_le_bytes());
     assert!(Scratch::new("type.gguf", &bytes).reason().contains("unknown type"));
 }
 
