@@ -169,6 +169,9 @@ class Model:
     def apply_chat_template(self, messages: str, plain: str, add_generation_prompt: bool) -> str:
         """The prompt that messages make."""
 
+    def score(self, tokens: list[int], n_prompt: int, chunk: int) -> list[float]:
+        """How far each token after the first `n_prompt` was from the likeliest."""
+
     def facts(self) -> dict[str, Any]:
         """What is known of it, by the names of `llama_batch.Model`."""
 

@@ -173,6 +173,29 @@ class Model:
         """
         return self._native.is_eog(token_id)
 
+    def score(self, token_ids: Sequence[int], n_prompt: int, *, chunk: int = 512) -> list[float]:
+        """How far each token of a text was from the likeliest one at its place, computed alone and uncached.
+
+        The shapes of batches alone move logits: equality of text proves nothing on real models, and this does.
+
+        Args:
+            token_ids: the prompt's tokens, then the text's.
+            n_prompt: how many are the prompt's; at least 1.
+            chunk: tokens of one forward pass.
+
+        Returns:
+            For each token of the text, the largest logit at its place less its own: 0 where greedy decoding would have
+            chosen it.
+
+        Raises:
+            PromptError: a token is not in the vocabulary, or there is no prompt.
+            InferenceError: a pass failed, or the model is simulated.
+
+        Example:
+            >>> engine.model.score([*prompt, *done.token_ids], len(prompt))
+        """
+        return self._native.score(list(token_ids), n_prompt, chunk)
+
     def apply_chat_template(self, messages: str | Sequence[Message], *, add_generation_prompt: bool = True) -> str:
         """Render messages with the model's chat template.
 

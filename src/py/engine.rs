@@ -191,7 +191,7 @@ impl Engine {
 
     /// The model, as soon as it turns text into tokens.
     fn model(&self, py: Python<'_>) -> PyResult<Model> {
-        self.get().model().map(Model::new).map_err(|e| errors::raise(py, &e))
+        self.get().model().map(|m| Model::new(m, self.get().options().clone())).map_err(|e| errors::raise(py, &e))
     }
 
     /// Close it: True if its threads have ended, False if `timeout` seconds passed first.

@@ -4,6 +4,7 @@ use super::errors;
 use crate::core::Token;
 use crate::engine;
 use crate::error::Error;
+use crate::options::StartOptions;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
@@ -14,19 +15,22 @@ use crate::backend::llama;
 #[pyclass(frozen, module = "llama_batch._core")]
 pub(super) struct Model {
     inner: engine::Model,
+    options: StartOptions,
 }
 
 impl Model {
-    pub(super) const fn new(inner: engine::Model) -> Self {
-        Self { inner }
+    /// `options`: of its engine.
+    pub(super) const fn new(inner: engine::Model, options: StartOptions) -> Self {
+        Self { inner, options }
     }
 }
 
 /// What llama.cpp knows of a model, and a simulated one does not.
 #[cfg(feature = "llama")]
 mod known {
-    use super::{Error, PyDict, PyResult, Token, engine, llama};
+    use super::{Error, PyDict, PyResult, StartOptions, Token, engine, llama};
     use pyo3::prelude::*;
+    use std::sync::Arc;
 
     fn handle(model: &engine::Model) -> Option<&llama::Model> {
         model.handle.as_ref()?.downcast_ref()
@@ -38,6 +42,17 @@ mod known {
 
     pub(super) fn chat_text(model: &engine::Model, messages: &str, prompt: bool) -> Option<Result<String, Error>> {
         handle(model).map(|model| model.apply_chat_template(messages, prompt))
+    }
+
+    pub(super) fn score(
+        model: &engine::Model,
+        options: &StartOptions,
+        tokens: &[Token],
+        n_prompt: usize,
+        chunk: usize,
+    ) -> Option<Result<Vec<f32>, Error>> {
+        let model = Arc::clone(model.handle.as_ref()?).downcast::<llama::Model>().ok()?;
+        Some(llama::score(&model, options, tokens, n_prompt, chunk))
     }
 
     pub(super) fn facts(model: &engine::Model, facts: &Bound<'_, PyDict>) -> PyResult<()> {
@@ -59,7 +74,7 @@ mod known {
 /// All models are simulated in a build without llama.cpp.
 #[cfg(not(feature = "llama"))]
 mod known {
-    use super::{Error, PyDict, PyResult, Token, engine};
+    use super::{Error, PyDict, PyResult, StartOptions, Token, engine};
     use pyo3::prelude::*;
 
     pub(super) const fn chat_tokens(_: &engine::Model, _: &str) -> Option<Result<Vec<Token>, Error>> {
@@ -67,6 +82,16 @@ mod known {
     }
 
     pub(super) const fn chat_text(_: &engine::Model, _: &str, _: bool) -> Option<Result<String, Error>> {
+        None
+    }
+
+    pub(super) const fn score(
+        _: &engine::Model,
+        _: &StartOptions,
+        _: &[Token],
+        _: usize,
+        _: usize,
+    ) -> Option<Result<Vec<f32>, Error>> {
         None
     }
 
@@ -126,6 +151,14 @@ impl Model {
     ) -> PyResult<String> {
         let text = py.detach(|| known::chat_text(&self.inner, messages, add_generation_prompt));
         text.unwrap_or_else(|| Ok(plain.to_owned())).map_err(|e| errors::raise(py, &e))
+    }
+
+    /// How far each token after the first `n_prompt` was from the likeliest, computed alone, `chunk` tokens at a time.
+    #[expect(clippy::needless_pass_by_value, reason = "pyo3 makes the list")]
+    fn score(&self, py: Python<'_>, tokens: Vec<Token>, n_prompt: usize, chunk: usize) -> PyResult<Vec<f32>> {
+        let gaps = py.detach(|| known::score(&self.inner, &self.options, &tokens, n_prompt, chunk));
+        gaps.unwrap_or_else(|| Err(Error::Inference("a simulated model has no logits".into())))
+            .map_err(|e| errors::raise(py, &e))
     }
 
     /// What is known of it, by the names of `llama_batch.Model`.
