@@ -54,7 +54,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         return
     from llama_batch import LLAMA_CPP_BUILD, __version__
 
-    click.echo(f"llama-batch {__version__} (llama.cpp {LLAMA_CPP_BUILD})")
+    click.echo(f"llama-batch {__version__}\nllama.cpp: {LLAMA_CPP_BUILD.removeprefix('llama.cpp ')}")
     ctx.exit()
 
 
