@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 
 from llama_batch import _core
 
 PERIOD_S = 1.0
 
-_logger = logging.getLogger("llama_batch.llama_cpp")
-logging.getLogger("llama_batch").addHandler(logging.NullHandler())
 _started = threading.Lock()
 
 
 def start_draining() -> None:
     """Hand on lines from now on, on one daemon thread of this process. llama.cpp's own threads never wait for it."""
     if _core.has_llama() and _started.acquire(blocking=False):
+        import logging
+
+        logging.getLogger("llama_batch").addHandler(logging.NullHandler())
         threading.Thread(target=_drain_for_ever, name="llama-batch-logs", daemon=True).start()
 
 
 def drain() -> None:
     """Hand on the lines that wait."""
+    import logging  # which takes a tenth of the time that this package may take to import
+
+    logger = logging.getLogger("llama_batch.llama_cpp")
     lines, n_dropped = _core.drain_logs()
     for level, text in lines:
-        _logger.log(level, "%s", text)
+        logger.log(level, "%s", text)
     if n_dropped:
-        _logger.warning("%d lines of llama.cpp were lost", n_dropped)
+        logger.warning("%d lines of llama.cpp were lost", n_dropped)
 
 
 def _drain_for_ever() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl
 
 from llama_batch.errors import ModelLoadError, ModelNotFoundError, OptionError
 
@@ -53,4 +52,6 @@ def local_file(source: ModelSource) -> Path:
 
 def sim_settings(uri: str) -> dict[str, str]:
     """The settings of a simulated model: `sim:?pass_ms=5&eog_every=50`."""
+    from urllib.parse import parse_qsl
+
     return dict(parse_qsl(uri.removeprefix("sim:").lstrip("?"), keep_blank_values=True))

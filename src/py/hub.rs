@@ -189,8 +189,16 @@ pub(super) fn duration(seconds: Option<f64>) -> Option<Duration> {
     seconds.map(|s| Duration::try_from_secs_f64(s.max(0.0)).unwrap_or(Duration::MAX))
 }
 
-/// The longest wait without a look at signals, so that Ctrl-C works.
+/// The longest wait without a look at signals, so that Ctrl-C works. Only the main thread gets them; the others may
+/// sleep on.
 const SLICE: Duration = Duration::from_millis(50);
+const LONG_SLICE: Duration = Duration::from_secs(3600);
+
+fn is_main_thread(py: Python<'_>) -> PyResult<bool> {
+    let threading = py.import(intern!(py, "threading"))?;
+    let main = threading.call_method0(intern!(py, "main_thread"))?.getattr(intern!(py, "ident"))?;
+    main.eq(threading.call_method0(intern!(py, "get_ident"))?)
+}
 
 /// Wait in slices: `wait` gets how long, and says whether it is over. False if `timeout` (in seconds) runs out first.
 pub(super) fn wait_in_slices(
@@ -199,8 +207,9 @@ pub(super) fn wait_in_slices(
     wait: impl Fn(Duration) -> bool + Send + Sync,
 ) -> PyResult<bool> {
     let mut left = duration(timeout);
+    let longest = if is_main_thread(py)? { SLICE } else { LONG_SLICE };
     loop {
-        let slice = left.map_or(SLICE, |left| left.min(SLICE));
+        let slice = left.map_or(longest, |left| left.min(longest));
         if py.detach(|| wait(slice)) {
             return Ok(true);
         }

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import threading
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
@@ -250,6 +250,25 @@ def test_several_loops_share_one_engine() -> None:
             thread.join(30)
         assert len(texts) == 24
         assert len(set(texts)) == 6
+
+
+class LoopWithoutReaders(asyncio.SelectorEventLoop):
+    """Watches no sockets, like the loop that Windows has by default."""
+
+    def add_reader(self, *args: Any) -> None:  # type: ignore[override]  # whatever it is given
+        raise NotImplementedError
+
+
+def test_a_loop_that_watches_no_sockets_is_woken_by_a_thread() -> None:
+    with Engine("sim:?pass_ms=1", n_parallel=4, max_queue=0) as engine:
+
+        async def work() -> list[str]:
+            streams = (engine.stream(f"{i}", max_tokens=10, seed=i) for i in range(8))
+            return ["".join([chunk async for chunk in stream]) for stream in streams]
+
+        with asyncio.Runner(loop_factory=LoopWithoutReaders) as runner:
+            texts = runner.run(work())
+        assert texts == asyncio.run(work())
 
 
 def test_loops_come_and_go_without_growth() -> None:

@@ -192,6 +192,12 @@ def test_one_request_too_many_is_refused() -> None:
             generation.cancel()
 
 
+def test_a_full_queue_can_be_waited_for() -> None:
+    with Engine("sim:?pass_ms=1", n_parallel=1, max_queue=1, queue_full="wait") as engine:
+        done = [engine.generate("x", max_tokens=3) for _ in range(10)]
+        assert all(g.result(timeout=30).finish_reason == "max_tokens" for g in done)
+
+
 def test_a_time_out_raises_with_what_was_generated() -> None:
     with Engine(SLOW) as slow:
         with pytest.raises(RequestTimeoutError) as caught:
