@@ -61,6 +61,10 @@ extern "C" int32_t lb_model_n_devices(const llama_model * model) {
     return llama_model_n_devices(model);
 }
 
+extern "C" int32_t lb_model_window(const llama_model * model) {
+    return model->hparams.swa_type == LLAMA_SWA_TYPE_NONE ? 0 : (int32_t) model->hparams.n_swa;
+}
+
 extern "C" int32_t lb_model_n_positions(const llama_model * model) {
     return model->pos_embd == nullptr ? INT32_MAX : (int32_t) model->pos_embd->ne[1];
 }

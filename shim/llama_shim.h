@@ -52,6 +52,8 @@ const char * lb_build_info(void);
 int32_t lb_model_load(const char * path, const struct llama_model_params * params, struct llama_model ** out, char * err, size_t err_cap);
 int32_t lb_context_new(struct llama_model * model, const struct llama_context_params * params, struct llama_context ** out, char * err, size_t err_cap);
 int32_t lb_model_n_devices(const struct llama_model * model);
+// The attention window; 0 where every layer sees all. A file may name a window that its architecture does not use.
+int32_t lb_model_window(const struct llama_model * model);
 // Positions that the model has embeddings for; INT32_MAX where positions are not embedded. ggml aborts beyond.
 int32_t lb_model_n_positions(const struct llama_model * model);
 

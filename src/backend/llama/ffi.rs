@@ -59,6 +59,7 @@ unsafe extern "C" {
         err_cap: usize,
     ) -> i32;
     pub(super) fn lb_model_n_devices(model: *const sys::llama_model) -> i32;
+    pub(super) fn lb_model_window(model: *const sys::llama_model) -> i32;
     pub(super) fn lb_model_n_positions(model: *const sys::llama_model) -> i32;
     pub(super) fn lb_context_need(
         model: *const sys::llama_model,

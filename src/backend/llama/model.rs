@@ -62,7 +62,7 @@ impl Model {
             (
                 sys::llama_model_is_recurrent(self.as_ptr()),
                 sys::llama_model_is_hybrid(self.as_ptr()),
-                sys::llama_model_n_swa(self.as_ptr()),
+                ffi::lb_model_window(self.as_ptr()),
             )
         };
         if recurrent || hybrid {
