@@ -24,9 +24,9 @@ def assert_greedy(model: Model, texts: Iterable[tuple[Sequence[int], Sequence[in
     """Assert that each text is what greedy decoding of its prompt gives, and return the noise that was allowed."""
     texts = list(texts)
     whole = [gaps(model, prompt, tokens, 512) for prompt, tokens in texts]
-    single = [gaps(model, prompt, tokens, 16) for prompt, tokens in texts]
+    single = [gaps(model, prompt, tokens, 1) for prompt, tokens in texts]
     noise = max(abs(a - b) for one, other in zip(whole, single, strict=True) for a, b in zip(one, other, strict=True))
-    allowed = 2 * noise + 0.01
+    allowed = 2 * noise  # the text's own passes had a third shape
     for (_, tokens), text_gaps in zip(texts, whole, strict=True):
         worst = max(text_gaps)
         assert worst <= allowed, f"token {tokens[text_gaps.index(worst)]} is {worst:.2f} off, noise is {noise:.2f}"

@@ -101,7 +101,7 @@ def test_emoji_and_chinese_arrive_in_whole_characters(engine: Engine) -> None:
         stream = engine.stream(text, max_tokens=24, temp=0)
         chunks = list(stream)
         assert "".join(chunks) == stream.result().text
-        assert text[0] in stream.result().text
+        assert any(ord(character) > 0x2000 for character in stream.result().text), "it goes on in that script"
         assert "\ufffd" not in stream.result().text.rstrip("\ufffd")
         model = engine.model
         assert model.detokenize(model.tokenize(text, add_special=False)) == text
