@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from llama_batch import Engine, ModelNotFoundError
 from llama_batch.models import resolve
+from oracle import Oracle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,3 +33,12 @@ def engine(smollm2: Path) -> Iterator[Engine]:
     """One engine for all tests that leave it as they find it."""
     with Engine(smollm2, n_parallel=16, n_ctx=8192) as engine:
         yield engine
+
+
+@pytest.fixture(scope="session")
+def oracle(smollm2: Path) -> Iterator[Oracle]:
+    with (
+        Engine(smollm2, n_parallel=1, n_ctx=512, flash_attn="on") as flash,
+        Engine(smollm2, n_parallel=1, n_ctx=512, flash_attn="off") as plain,
+    ):
+        yield Oracle(flash.model, plain.model)

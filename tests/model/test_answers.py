@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from llama_batch import Engine
-from oracle import assert_greedy, gaps
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from oracle import Oracle
 
 PROMPTS = [
     "The capital of France is",
@@ -30,27 +31,27 @@ PROMPTS = [
 ]
 
 
-def test_sixteen_prompts_in_one_batch_get_the_answers_that_they_get_alone(engine: Engine) -> None:
+def test_sixteen_prompts_in_one_batch_get_the_answers_that_they_get_alone(engine: Engine, oracle: Oracle) -> None:
     model = engine.model
     generations = [engine.generate(prompt, max_tokens=32, temp=0, cache_prompt=False) for prompt in PROMPTS]
     answers = [generation.result() for generation in generations]
     texts = [(model.tokenize(p), a.token_ids) for p, a in zip(PROMPTS, answers, strict=True)]
-    allowed = assert_greedy(model, texts)
+    allowed = oracle.assert_greedy(texts)
     assert "Paris" in answers[0].text
     # The oracle can say no: another text's tokens are not what this prompt gives.
-    assert max(gaps(model, texts[0][0], texts[5][1], 512)) > allowed
+    assert max(oracle.gaps(texts[0][0], texts[5][1])) > allowed
 
 
-def test_the_next_turn_of_a_chat_reuses_its_history_and_answers_the_same(engine: Engine) -> None:
+def test_the_next_turn_of_a_chat_reuses_its_history_and_answers_the_same(engine: Engine, oracle: Oracle) -> None:
     first = engine.generate(" ".join(PROMPTS), max_tokens=24, temp=0).result()
     history = [*engine.model.tokenize(" ".join(PROMPTS)), *first.token_ids]
     prompt = [*history, *engine.model.tokenize(" And then", add_special=False)]
     second = engine.generate(prompt, max_tokens=24, temp=0).result()
     assert second.usage.prefix_cache_tokens >= len(history) - 1
-    assert_greedy(engine.model, [(prompt, second.token_ids)])
+    oracle.assert_greedy([(prompt, second.token_ids)])
 
 
-def test_prompts_longer_than_a_chunk_are_read_in_chunks(smollm2: Path) -> None:
+def test_prompts_longer_than_a_chunk_are_read_in_chunks(smollm2: Path, oracle: Oracle) -> None:
     with Engine(smollm2, n_parallel=2, n_ctx=2048, chunk_size=64) as engine:
         text = " ".join(PROMPTS * 4)
         ticks: list[int] = []
@@ -58,11 +59,11 @@ def test_prompts_longer_than_a_chunk_are_read_in_chunks(smollm2: Path) -> None:
             answers = [engine.generate(f"{n} {text}", max_tokens=8, temp=0) for n in range(2)]
             done = [answer.result() for answer in answers]
         prompts = [engine.model.tokenize(f"{n} {text}") for n in range(2)]
-        assert_greedy(engine.model, zip(prompts, (d.token_ids for d in done), strict=True))
+        oracle.assert_greedy(zip(prompts, (d.token_ids for d in done), strict=True))
         assert max(ticks) <= 128
 
 
-def test_twice_as_many_tokens_as_the_kv_cache_holds_all_complete(smollm2: Path) -> None:
+def test_twice_as_many_tokens_as_the_kv_cache_holds_all_complete(smollm2: Path, oracle: Oracle) -> None:
     with Engine(smollm2, n_parallel=8, n_ctx=512) as engine:
         generations = [engine.generate(prompt, max_tokens=120, temp=0) for prompt in PROMPTS[:8]]
         answers = [generation.result() for generation in generations]
@@ -70,7 +71,7 @@ def test_twice_as_many_tokens_as_the_kv_cache_holds_all_complete(smollm2: Path) 
         texts = [(engine.model.tokenize(p), a.token_ids) for p, a in zip(PROMPTS, answers, strict=False)]
         assert all(answer.finish_reason in {"eog", "max_tokens"} for answer in answers)
         assert stats.n_parked > 0, "the run was tight enough to park"
-        assert_greedy(engine.model, texts)
+        oracle.assert_greedy(texts)
 
 
 def test_a_seed_gives_the_same_text_again(engine: Engine) -> None:
