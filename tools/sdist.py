@@ -25,6 +25,7 @@ NEEDED = {
     "python/llama_batch/_core.pyi",
     "python/llama_batch/_cpu.py",
     "python/llama_batch/py.typed",
+    "shim/llama_shim.cpp",
     "src/lib.rs",
 }
 LEFT_BEHIND = (".so", ".pyd", ".pyc", ".gguf", "cpu-features.txt")
