@@ -14,8 +14,9 @@ use std::time::Duration;
 /// The loader of a file.
 ///
 /// # Errors
-/// [`Error::ModelLoad`] in a build without llama.cpp.
+/// None here; in a build without llama.cpp there is no such loader.
 #[cfg(feature = "llama")]
+#[expect(clippy::unnecessary_wraps, reason = "the signature of the build without llama.cpp")]
 pub(super) fn file(options: StartOptions, path: PathBuf) -> Result<Box<dyn Loader>, Error> {
     Ok(Box::new(File { options, path }))
 }
