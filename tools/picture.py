@@ -18,7 +18,7 @@ from rich.terminal_theme import MONOKAI
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "run.svg"
 PROMPTS = ["Why is the sky blue?", "Name three prime numbers.", "Write a haiku about rain."]
-OPTIONS = {"temp": 0, "max_tokens": 64}
+OPTIONS = {"temp": 0, "penalty_repeat": 1.1, "max_tokens": 80}
 # rich's own template, without the web font that it would load.
 TEMPLATE = """\
 <svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
@@ -54,7 +54,7 @@ async def _wait(answers: Answers) -> None:
 
 def main() -> None:
     """Run, record, write."""
-    console = Console(record=True, width=126, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    console = Console(record=True, width=138, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in OPTIONS.items())
     command = f"llama-batch run {flags} {' '.join(shlex.quote(prompt) for prompt in PROMPTS)}"
     console.print(f"[bold green]$[/] {command}", highlight=False)
