@@ -86,8 +86,8 @@ class Ticket:
     def take(self) -> Chunk | Literal[False] | None:
         """The next chunk; None if it is not there yet, False at the end. Raises the request's error, once."""
 
-    def next_chunk(self, hub: Hub, event_loop: object) -> NextChunk:
-        """An awaitable of the next chunk, for a task of the hub's loop."""
+    def next_chunk(self) -> NextChunk:
+        """An awaitable of the next chunk, for a task of the running asyncio loop."""
 
     def enter(self) -> None:
         """Somebody begins to wait."""

@@ -37,7 +37,7 @@ class AsyncioHub:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         # A strong reference would keep the loop, and with it this hub, in the table of hubs for ever.
-        self.loop = ref(loop)
+        self._loop = ref(loop)
         self.core = _core.Hub(True)
         fileno = self.core.fileno()
         try:
@@ -66,7 +66,7 @@ class AsyncioHub:
 
     def _pump(self) -> None:
         while self.core.wait():
-            loop = self.loop()
+            loop = self._loop()
             if loop is None or loop.is_closed():
                 return
             rung = threading.Event()
@@ -81,7 +81,7 @@ class AsyncioHub:
                 return
             del loop
             # A loop that closes before it gets there never rings.
-            while not rung.wait(1.0) and not ((loop := self.loop()) is None or loop.is_closed()):
+            while not rung.wait(1.0) and not ((loop := self._loop()) is None or loop.is_closed()):
                 del loop
 
 
@@ -126,7 +126,6 @@ class TrioHub:
 
 _asyncio_hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncioHub] = WeakKeyDictionary()
 _trio_hubs: list[Any] = []
-_last = threading.local()
 _lock = threading.Lock()
 
 
@@ -145,12 +144,9 @@ def current_hub() -> Hub:
 
 
 def asyncio_hub(loop: asyncio.AbstractEventLoop) -> AsyncioHub:
-    """The hub of an asyncio loop. Asked for every token: the last answer of each thread is kept."""
-    hub: AsyncioHub | None = getattr(_last, "hub", None)
-    if hub is None or hub.loop() is not loop:
-        found = _asyncio_hubs.get(loop)
-        hub = _last.hub = found if found is not None else _new_asyncio_hub(loop)
-    return hub
+    """The hub of an asyncio loop. The Rust side asks for it too, once for each reader."""
+    hub = _asyncio_hubs.get(loop)
+    return hub if hub is not None else _new_asyncio_hub(loop)
 
 
 def in_trio() -> bool:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
-from llama_batch._hub import asyncio_hub, current_hub, in_trio
+from llama_batch._hub import current_hub, in_trio
 from llama_batch.types import Chunk, Completion
 
 if TYPE_CHECKING:
@@ -126,8 +126,7 @@ class Generation(Coroutine[Any, Any, Completion], Iterator[Chunk], AsyncIterator
         """The next chunk."""
         if in_trio():
             return self._next_chunk()
-        loop = sys.modules["asyncio"].get_running_loop()
-        return self._ticket.next_chunk(asyncio_hub(loop).core, loop)
+        return self._ticket.next_chunk()
 
     def send(self, value: Any) -> Any:
         """Step the coroutine: the protocol by which a task drives it."""

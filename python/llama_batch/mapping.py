@@ -26,7 +26,7 @@ class Map(Iterator[T], AsyncIterator[T], Generic[T]):
 
     Prompts are taken as there is room: twice as many run or wait as the engine has slots, and no more are taken while
     too many completions wait to be read. A full queue (because of other callers) is waited for. Dropping it, or
-    `close()`, cancels what is under way.
+    `close()`, cancels what is under way. One thread or task reads it.
 
     Example:
         >>> for done in engine.map(prompts, max_tokens=50):

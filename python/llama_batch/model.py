@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,11 @@ class Model:
             native: the model.
         """
         self._native = native
-        self._facts: dict[str, Any] = native.facts()
+
+    @cached_property
+    def _facts(self) -> dict[str, Any]:
+        """What is read once, and only where somebody asks: most callers only tokenise."""
+        return self._native.facts()
 
     @property
     def n_vocab(self) -> int:

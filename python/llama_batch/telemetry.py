@@ -181,7 +181,7 @@ class Subscription:
             self._n_dropped += receiver.n_dropped
 
     def _tell(self, event: Event) -> None:
-        if event.name not in self._wanted:
+        if self._closed or event.name not in self._wanted:
             return
         try:
             self._callback(event)

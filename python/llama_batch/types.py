@@ -79,7 +79,7 @@ class Chunk(str):
             token_ids: the tokens that made it.
             logprobs: one for each token.
         """
-        self = super().__new__(cls, text)
+        self = str.__new__(cls, text)
         self.index = index
         self.token_ids = token_ids
         self.logprobs = logprobs

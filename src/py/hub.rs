@@ -134,8 +134,10 @@ impl Hub {
             let futures = self.waiters().remove(&key);
             for future in futures.into_iter().flatten() {
                 let future = future.bind(py);
-                if !future.call_method0(intern!(py, "done"))?.is_truthy()? {
-                    future.call_method1(intern!(py, "set_result"), (py.None(),))?;
+                if let Err(error) = future.call_method1(intern!(py, "set_result"), (py.None(),))
+                    && !future.call_method0(intern!(py, "done"))?.is_truthy()?
+                {
+                    return Err(error);
                 }
             }
         }

@@ -28,7 +28,7 @@ impl NextChunk {
     fn leave(&mut self, py: Python<'_>, gives_up: bool) {
         if let Some(future) = self.future.take() {
             let ticket = self.ticket.get();
-            ticket.unregister(self.hub.get(), future.bind(py));
+            self.hub.get().remove(ticket.key(), future.bind(py));
             ticket.leave(gives_up);
         }
     }
@@ -46,23 +46,22 @@ impl NextChunk {
 
     /// A future to wait for; the chunk by `StopIteration`.
     fn __next__<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        if self.future.is_some() {
-            self.leave(py, false);
-        }
-        loop {
-            match self.ticket.get().next(py)? {
+        self.leave(py, false);
+        let (ticket, hub) = (self.ticket.get(), self.hub.get());
+        // The hub rings in this thread's loop: not before the future below is there.
+        while ticket.subscribe(hub) {
+            match ticket.next(py)? {
                 Next::Chunk(chunk) => return Err(PyStopIteration::new_err((chunk.unbind(),))),
                 Next::End => return Err(PyStopAsyncIteration::new_err(())),
                 Next::NotYet => {}
             }
-            let future = self.event_loop.bind(py).call_method0(intern!(py, "create_future"))?;
-            if self.ticket.get().register(self.hub.get(), &future) {
-                future.setattr(intern!(py, "_asyncio_future_blocking"), true)?;
-                self.ticket.get().enter();
-                self.future = Some(future.clone().unbind());
-                return Ok(future);
-            }
         }
+        let future = self.event_loop.bind(py).call_method0(intern!(py, "create_future"))?;
+        future.setattr(intern!(py, "_asyncio_future_blocking"), true)?;
+        hub.add(ticket.key(), future.clone().unbind());
+        ticket.enter();
+        self.future = Some(future.clone().unbind());
+        Ok(future)
     }
 
     fn send<'py>(&mut self, py: Python<'py>, _value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {

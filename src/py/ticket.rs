@@ -6,10 +6,12 @@ use super::next_chunk::NextChunk;
 use crate::core::{FinishReason, Finished};
 use crate::engine::{self, Interest, Item};
 use crate::error::Error;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyDict, PyTuple};
+use pyo3::types::{PyBool, PyDict, PyString, PyTuple};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// A submitted request. Dropping it cancels the request.
@@ -22,6 +24,10 @@ pub(super) struct Ticket {
     n_waiting: AtomicU64,
     /// Iteration raises the error of a failed request once.
     has_raised: AtomicBool,
+    /// Somebody took the end.
+    is_read: AtomicBool,
+    /// The loop that read last, and its hub.
+    reader: Mutex<Option<(Py<PyAny>, Py<Hub>)>>,
 }
 
 /// What [`Ticket::next`] gives.
@@ -42,26 +48,21 @@ impl Ticket {
             n_chunks: AtomicU64::new(0),
             n_waiting: AtomicU64::new(0),
             has_raised: AtomicBool::new(false),
+            is_read: AtomicBool::new(false),
+            reader: Mutex::new(None),
         }
     }
 
     /// The next chunk, or the end; the error of a failed request, once.
     pub(super) fn next<'py>(&self, py: Python<'py>) -> PyResult<Next<'py>> {
-        let mailbox = self.inner.mailbox();
-        // The end can be taken once, and may come between two looks: look twice before saying that it came.
-        let mut was_over = false;
-        loop {
-            match mailbox.take() {
-                Some(Item::Chunk(chunk)) => {
-                    let index = self.n_chunks.fetch_add(1, Ordering::Relaxed);
-                    let tokens = PyTuple::new(py, chunk.tokens)?;
-                    return chunk_class(py)?.call1((chunk.text, index, tokens)).map(Next::Chunk);
-                }
-                Some(Item::End(_)) => break,
-                None if was_over => break,
-                None if self.is_over() => was_over = true,
-                None => return Ok(Next::NotYet),
+        match self.inner.mailbox().take() {
+            Some(Item::Chunk(chunk)) => {
+                let index = self.n_chunks.fetch_add(1, Ordering::Relaxed);
+                return new_chunk(py, chunk, index).map(Next::Chunk);
             }
+            Some(Item::End(_)) => self.is_read.store(true, Ordering::Release),
+            None if self.is_read.load(Ordering::Acquire) => {}
+            None => return Ok(Next::NotYet),
         }
         match self.outcome(py)? {
             Some(Outcome::Error(error)) if !self.has_raised.swap(true, Ordering::Relaxed) => {
@@ -71,19 +72,26 @@ impl Ticket {
         }
     }
 
-    /// Have a future done when something comes. False if something is there already, and the future is not kept.
-    pub(super) fn register(&self, hub: &Hub, future: &Bound<'_, PyAny>) -> bool {
-        hub.add(self.key, future.clone().unbind());
-        let is_there = self.inner.mailbox().subscribe(Interest::Items, hub.signal(self.key));
-        if is_there {
-            hub.remove(self.key, future);
-        }
-        !is_there
+    /// Have this ticket's key marked when something comes. True if something is there already.
+    pub(super) fn subscribe(&self, hub: &Hub) -> bool {
+        self.inner.mailbox().subscribe(Interest::Items, hub.signal(self.key))
     }
 
-    /// Take the future back.
-    pub(super) fn unregister(&self, hub: &Hub, future: &Bound<'_, PyAny>) {
-        hub.remove(self.key, future);
+    /// The hub of a loop, which Python knows; the last one is kept.
+    fn hub_of<'py>(&self, event_loop: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Hub>> {
+        let py = event_loop.py();
+        let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, hub)) = reader.as_ref()
+            && known.is(event_loop)
+        {
+            return Ok(hub.bind(py).clone());
+        }
+        let hub = py.import("llama_batch._hub")?.call_method1("asyncio_hub", (event_loop,))?.getattr("core")?;
+        let hub = hub.cast_into::<Hub>()?;
+        let last = reader.replace((event_loop.clone().unbind(), hub.clone().unbind()));
+        drop(reader);
+        drop(last);
+        Ok(hub)
     }
 
     fn is_over(&self) -> bool {
@@ -111,12 +119,26 @@ enum Outcome<'py> {
     Error(Bound<'py, PyAny>),
 }
 
-/// `llama_batch.Chunk`, looked up once: it is made for every token.
-fn chunk_class(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
-    static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let class =
-        CLASS.get_or_try_init(py, || Ok::<_, PyErr>(py.import("llama_batch.types")?.getattr("Chunk")?.unbind()))?;
-    Ok(class.bind(py))
+/// A `llama_batch.Chunk`, made as its `__new__` makes it, at half the cost: it is made for every token.
+fn new_chunk(py: Python<'_>, chunk: engine::Chunk, index: u64) -> PyResult<Bound<'_, PyAny>> {
+    static NEW: PyOnceLock<(Py<PyAny>, Py<PyAny>)> = PyOnceLock::new();
+    let (new, class) = NEW.get_or_try_init(py, || {
+        let class = py.import("llama_batch.types")?.getattr("Chunk")?;
+        Ok::<_, PyErr>((py.get_type::<PyString>().getattr("__new__")?.unbind(), class.unbind()))
+    })?;
+    let made = new.bind(py).call1((class, chunk.text))?;
+    made.setattr(intern!(py, "index"), index)?;
+    made.setattr(intern!(py, "token_ids"), PyTuple::new(py, chunk.tokens)?)?;
+    made.setattr(intern!(py, "logprobs"), py.None())?;
+    Ok(made)
+}
+
+/// The loop that runs in this thread.
+fn running_loop(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    static GET: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let get =
+        GET.get_or_try_init(py, || Ok::<_, PyErr>(py.import("asyncio.events")?.getattr("get_running_loop")?.unbind()))?;
+    get.bind(py).call0()
 }
 
 /// The fields of a completion that say how a request went.
@@ -156,7 +178,7 @@ impl Ticket {
 
     /// The key that hubs know it by.
     #[getter]
-    const fn key(&self) -> u64 {
+    pub(super) const fn key(&self) -> u64 {
         self.key
     }
 
@@ -172,9 +194,11 @@ impl Ticket {
         }
     }
 
-    /// An awaitable of the next chunk, for a task of the hub's loop.
-    fn next_chunk<'py>(slf: &Bound<'py, Self>, hub: Bound<'py, Hub>, event_loop: Bound<'py, PyAny>) -> NextChunk {
-        NextChunk::new(slf.clone().unbind(), hub.unbind(), event_loop.unbind())
+    /// An awaitable of the next chunk, for a task of the running asyncio loop.
+    fn next_chunk(slf: &Bound<'_, Self>) -> PyResult<NextChunk> {
+        let event_loop = running_loop(slf.py())?;
+        let hub = slf.get().hub_of(&event_loop)?;
+        Ok(NextChunk::new(slf.clone().unbind(), hub.unbind(), event_loop.unbind()))
     }
 
     /// Somebody begins to wait.

@@ -96,7 +96,7 @@ async def test_cancelling_the_reader_of_a_stream_cancels_the_request(slow: Engin
 
 
 async def test_a_request_with_another_waiter_goes_on(slow: Engine) -> None:
-    generation = slow.generate("x", max_tokens=20)
+    generation = slow.generate("x", max_tokens=100)
     done = []
 
     async def wait() -> None:
@@ -219,7 +219,7 @@ async def test_cancelling_a_task_cancels_its_generation(slow: Engine) -> None:
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_shielded_generation_goes_on(slow: Engine) -> None:
-    generation = slow.generate("x", max_tokens=10)
+    generation = slow.generate("x", max_tokens=100)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(asyncio.shield(generation), 0.02)
     assert generation.result(timeout=10).finish_reason == "max_tokens"

@@ -141,7 +141,7 @@ def test_a_nul_in_the_prompt_is_text_like_any_other(engine: Engine) -> None:
 
 def test_result_only_stops_waiting(engine: Engine) -> None:
     with Engine(SLOW) as slow:
-        generation = slow.generate("x", max_tokens=5)
+        generation = slow.generate("x", max_tokens=50)
         with pytest.raises(TimeoutError):
             generation.result(timeout=0.001)
         assert not generation.done()

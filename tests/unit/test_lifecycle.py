@@ -45,7 +45,7 @@ def test_leaving_with_by_an_exception_cancels() -> None:
 
 
 def test_the_model_is_there_once_it_is_loaded_and_not_before() -> None:
-    engine = Engine("sim:?load_ms=200")
+    engine = Engine("sim:?load_ms=1000")
     with pytest.raises(EngineNotReadyError):
         _ = engine.model
     assert str(engine.state) == "loading"
