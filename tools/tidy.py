@@ -177,6 +177,16 @@ def unsafe_places(file: File) -> Iterator[str]:
             yield f"{file.path}:{file.line_of(found.start())}: unsafe outside {' and '.join(UNSAFE_FOLDERS)}"
 
 
+def unsafe_reasons(file: File) -> Iterator[str]:
+    """Each use of unsafe code says why it is sound, right above it."""
+    if not file.path.endswith(".rs"):
+        return
+    for found in re.finditer(r"\bunsafe\s*(?:\{|impl\b)", rust_code(file.text)):
+        line = file.line_of(found.start())
+        if not any("SAFETY:" in above for above in file.lines[max(0, line - 5) : line]):
+            yield f"{file.path}:{line}: unsafe without a // SAFETY: comment"
+
+
 def ignored_options(file: File) -> Iterator[str]:
     """Who takes an option struct apart uses every field: an option that nobody reads is a lie to the user."""
     if not file.path.endswith(".rs") or not file.path.startswith("src/"):
@@ -213,6 +223,7 @@ RULES: tuple[Callable[[File], Iterator[str]], ...] = (
     purity,
     layers,
     unsafe_places,
+    unsafe_reasons,
     ignored_options,
     leftovers,
     machine_traces,

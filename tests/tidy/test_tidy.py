@@ -79,6 +79,13 @@ def test_unsafe_code_outside_its_places_is_found() -> None:
     assert found("unsafe_places", "src/lib.rs", "#![deny(unsafe_code)] // unsafe is banned") == []
 
 
+def test_unsafe_code_says_why_it_is_sound() -> None:
+    assert found("unsafe_reasons", "src/py/a.rs", "fn f() {\n    unsafe { g() }\n}") == [
+        "src/py/a.rs:2: unsafe without a // SAFETY: comment"
+    ]
+    assert found("unsafe_reasons", "src/py/a.rs", "// SAFETY: g has no conditions.\nunsafe { g() }") == []
+
+
 def test_an_option_that_a_consumer_ignores_is_found() -> None:
     ignored = "let StartOptions {\n    n_ctx,\n    n_batch: _,\n} = options;"
     assert found("ignored_options", "src/a.rs", ignored) == ["src/a.rs:3: n_batch of StartOptions is ignored"]
