@@ -4,6 +4,7 @@
 use crate::error::Error;
 use llama_cpp_sys_2 as sys;
 use std::fs::File;
+use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
@@ -112,7 +113,11 @@ fn read_header(file: &mut (impl Read + Seek), length: u64) -> Result<Header, Fla
     let mut alignment = 32;
     for _ in 0..n_keys {
         let key = reader.text()?;
-        let value = reader.value()?;
+        let mut tokens = (key == b"tokenizer.ggml.tokens").then(Vec::new);
+        let value = reader.value(tokens.as_mut())?;
+        if has_twins(tokens.unwrap_or_default()) {
+            return Err(Flaw::Broken("is a broken model: two of its tokens have the same text".into()));
+        }
         match (key.as_slice(), value) {
             (b"general.alignment", Some(n)) => alignment = n,
             (b"split.no", Some(n)) => header.split_no = n,
@@ -182,15 +187,21 @@ impl<R: Read + Seek> Reader<'_, R> {
         Ok(bytes)
     }
 
-    /// Pass over one metadata value; its number, if it is an unsigned or non-negative integer.
-    fn value(&mut self) -> Result<Option<u64>, Flaw> {
+    /// Pass over one metadata value; its number, if it is an unsigned or non-negative integer. A list of texts leaves
+    /// their hashes in `texts`, but for the empty ones.
+    fn value(&mut self, mut texts: Option<&mut Vec<u64>>) -> Result<Option<u64>, Flaw> {
         let kind = self.u32()?;
         if kind == ARRAY {
             let (kind, n) = (self.u32()?, self.u64()?);
             if kind == TEXT {
                 for _ in 0..n {
-                    let length = self.u64()?;
-                    self.skip(length)?;
+                    if let Some(texts) = texts.as_deref_mut() {
+                        let text = self.text()?;
+                        texts.extend((!text.is_empty()).then(|| hash(&text)));
+                    } else {
+                        let length = self.u64()?;
+                        self.skip(length)?;
+                    }
                 }
             } else {
                 self.skip(n.saturating_mul(size_of_kind(kind)?))?;
@@ -231,6 +242,18 @@ impl<R: Read + Seek> Reader<'_, R> {
         let bytes = dims.iter().skip(1).try_fold(row / block * size, |n, dim| n.checked_mul(*dim));
         bytes.and_then(|n| n.checked_add(offset)).ok_or_else(|| broken("is too large".into()))
     }
+}
+
+fn hash(text: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(text);
+    hasher.finish()
+}
+
+/// Whether a hash occurs twice. llama.cpp aborts on a vocabulary where a text does.
+fn has_twins(mut hashes: Vec<u64>) -> bool {
+    hashes.sort_unstable();
+    hashes.windows(2).any(|pair| pair[0] == pair[1])
 }
 
 const TEXT: u32 = 8;

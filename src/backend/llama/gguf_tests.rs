@@ -98,3 +98,19 @@ fn a_part_of_a_split_model_says_which_part_to_name() {
     assert!(matches!(check(&first.0), Err(Error::ModelNotFound(_))), "the second part is missing");
     assert_eq!(part(Path::new("/m/n-00001-of-00012.gguf"), 11, 12).unwrap(), Path::new("/m/n-00012-of-00012.gguf"));
 }
+
+#[test]
+fn a_vocabulary_that_llama_cpp_would_abort_on_is_refused() {
+    let text = |text: &str| [(text.len() as u64).to_le_bytes().as_slice(), text.as_bytes()].concat();
+    let vocabulary = |tokens: &[&str]| {
+        let mut bytes = [b"GGUF".as_slice(), &3_u32.to_le_bytes(), &0_u64.to_le_bytes(), &1_u64.to_le_bytes()].concat();
+        bytes.extend(text("tokenizer.ggml.tokens"));
+        bytes.extend([9_u32.to_le_bytes(), 8_u32.to_le_bytes()].concat());
+        bytes.extend((tokens.len() as u64).to_le_bytes());
+        bytes.extend(tokens.iter().flat_map(|token| text(token)));
+        bytes
+    };
+    let twins = Scratch::new("twins.gguf", &vocabulary(&["a", "b", "a"]));
+    assert!(twins.reason().contains("same text"));
+    assert!(check(&Scratch::new("unique.gguf", &vocabulary(&["a", "", "b", ""])).0).is_ok());
+}
