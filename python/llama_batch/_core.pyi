@@ -23,12 +23,16 @@ __all__ = [
     "has_llama",
     "new_key",
     "option_tables",
+    "wait_for_strategies",
 ]
 
 __version__: str
 
 def build() -> str:
     """Which llama.cpp is inside; "none" in a build without it."""
+
+def wait_for_strategies(timeout: float) -> bool:
+    """Wait until no batch strategy is being called; False if `timeout` seconds passed first."""
 
 def has_llama() -> bool:
     """Whether llama.cpp is inside."""

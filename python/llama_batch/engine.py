@@ -55,8 +55,10 @@ class Engine(EngineApi):
         source = model if model is not None else model_path
         if name is not None and not isinstance(name, str):
             raise OptionError(f"name must be text, not {type(name).__name__}")
+        if name is not None and name != _plain(name):
+            raise OptionError("name holds a NUL or a lone surrogate")
         path = None if source is None or is_uri(source) else local_file(source)
-        self._name = name or (path.stem if path is not None else str(source or "default"))
+        self._name = _plain(name or (path.stem if path is not None else str(source or "default")))
         self.native = _core.Engine(self._name, options)
         _live.add(self)
         telemetry.attach(self)
@@ -308,6 +310,11 @@ class Engine(EngineApi):
         )
 
 
+def _plain(name: str) -> str:
+    """A name that threads and events can carry."""
+    return name.replace("\0", "?").encode("utf-8", "replace").decode()
+
+
 def live_engines() -> list[Engine]:
     """The engines of this process that somebody holds."""
     return list(_live)
@@ -348,3 +355,4 @@ def _close_all() -> None:
         with suppress(LlamaBatchError):
             engine.native.close(False, EXIT_TIMEOUT_S)
     telemetry.join_pumps(1.0)
+    _core.wait_for_strategies(EXIT_TIMEOUT_S)

@@ -162,10 +162,8 @@ class Generation(Coroutine[Any, Any, Completion], Iterator[Chunk], AsyncIterator
             raise
 
     def close(self) -> None:
-        """Cancel the request and forget who waits; for `contextlib.closing`."""
-        drivers, self._drivers = self._drivers, {}
-        for coroutine in drivers.values():
-            coroutine.close()
+        """Cancel the request; for `contextlib.closing`. Who waits gets the completion."""
+        # Tasks that drive it end by the cancellation: a driver that is closed under its task never wakes it.
         self.cancel()
 
     async def aclose(self) -> None:

@@ -85,14 +85,15 @@ class Map(Iterator[T], AsyncIterator[T], Generic[T]):
             raise TypeError("these prompts come from an async iterable: read them with `async for`")
         while True:
             while self._has_room():
-                if (prompt := next(self._prompts, _END)) is _END:
-                    self._exhausted = True
-                else:
-                    self._send(self._count(), prompt)
+                try:
+                    prompt = next(self._prompts, _END)
+                except Exception as error:  # noqa: BLE001 - it is raised in its place, after the completions before it
+                    self._failure, prompt = error, _END
+                self._take(prompt)
             if (item := self._collect()) is not _NONE:
                 return item  # type: ignore[return-value]
             if self._is_over():
-                raise StopIteration
+                raise self._end(StopIteration())
             if not self._running:
                 time.sleep(_BACK_OFF_S)
             elif not self._watch(self._hub):
@@ -110,14 +111,15 @@ class Map(Iterator[T], AsyncIterator[T], Generic[T]):
         hub = current_hub()
         while True:
             while self._has_room():
-                if (prompt := await self._next_prompt()) is _END:
-                    self._exhausted = True
-                else:
-                    self._send(self._count(), prompt)
+                try:
+                    prompt = await self._next_prompt()
+                except Exception as error:  # noqa: BLE001 - it is raised in its place, after the completions before it
+                    self._failure, prompt = error, _END
+                self._take(prompt)
             if (item := self._collect()) is not _NONE:
                 return item  # type: ignore[return-value]
             if self._is_over():
-                raise StopAsyncIteration
+                raise self._end(StopAsyncIteration())
             if not self._running:
                 await sleep(_BACK_OFF_S)
             else:
@@ -153,10 +155,20 @@ class Map(Iterator[T], AsyncIterator[T], Generic[T]):
         )
 
     _may_retry = False
+    _failure: Exception | None = None
+    """What the prompts raised, until it is its turn."""
 
-    def _count(self) -> int:
+    def _take(self, prompt: Any) -> None:
+        if prompt is _END:
+            self._exhausted = True
+            return
         self._n_taken += 1
-        return self._n_taken - 1
+        self._send(self._n_taken - 1, prompt)
+
+    def _end(self, stop: Exception) -> Exception:
+        """What ends the iteration: the failure of the prompts, once, or their end."""
+        failure, self._failure = self._failure, None
+        return failure or stop
 
     def _send(self, place: int, prompt: Any) -> None:
         try:

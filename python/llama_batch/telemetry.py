@@ -185,7 +185,7 @@ class Subscription:
             return
         try:
             self._callback(event)
-        except Exception:
+        except BaseException:  # also `SystemExit`: it must not end the thread that listens
             import logging
 
             text = "A subscriber raised on %s and hears no more"

@@ -63,7 +63,17 @@ struct Queue {
 struct QueueState {
     events: VecDeque<Arc<TelemetryEvent>>,
     closed: bool,
-    signal: Option<Signal>,
+    /// Who waits: each once, until it is marked.
+    signals: Vec<Signal>,
+}
+
+impl QueueState {
+    /// Mark all who wait; who goes on waiting says so again.
+    fn mark(&mut self, wakes: &mut Wakes) {
+        for signal in self.signals.drain(..) {
+            wakes.mark(&signal);
+        }
+    }
 }
 
 impl Telemetry {
@@ -93,9 +103,7 @@ impl Telemetry {
         for queue in &subscribers.queues {
             let mut state = lock(&queue.state);
             state.closed = true;
-            if let Some(signal) = &state.signal {
-                wakes.mark(signal);
-            }
+            state.mark(wakes);
             queue.changed.notify_all();
         }
     }
@@ -123,9 +131,7 @@ impl Queue {
             return false;
         }
         state.events.push_back(Arc::clone(event));
-        if let Some(signal) = &state.signal {
-            wakes.mark(signal);
-        }
+        state.mark(wakes);
         drop(state);
         self.changed.notify_all();
         true
@@ -159,13 +165,15 @@ impl EventReceiver {
         }
     }
 
-    /// Have a signal marked whenever an event comes, and when the engine closes. True if something is there already.
+    /// Have a signal marked once, when an event comes or the engine closes. True if something is there already.
     pub fn subscribe(&self, signal: Signal) -> bool {
         if self.home.is_elsewhere() {
             return true;
         }
         let mut state = lock(&self.queue.state);
-        state.signal = Some(signal);
+        if !state.signals.iter().any(|other| other.is(&signal)) {
+            state.signals.push(signal);
+        }
         state.closed || !state.events.is_empty()
     }
 

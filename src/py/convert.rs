@@ -27,8 +27,20 @@ pub(super) fn options(given: &Bound<'_, PyDict>, table: &[OptionSpec]) -> PyResu
     Ok(values)
 }
 
+/// Lists in lists that are looked into; no option has more. A list can hold itself.
+const MAX_DEPTH: u32 = 4;
+/// Tokens of the longest prompt that is read at all: the largest `n_ctx` that there is.
+const MAX_TOKENS: usize = 16_777_216;
+
 /// A value whose option is not looked at.
 fn scalar(value: &Bound<'_, PyAny>) -> PyResult<Value> {
+    scalar_at(value, 0)
+}
+
+fn scalar_at(value: &Bound<'_, PyAny>, depth: u32) -> PyResult<Value> {
+    if depth > MAX_DEPTH {
+        return Ok(Value::Other("a list in lists in lists".into()));
+    }
     if value.is_none() {
         return Ok(Value::None);
     }
@@ -45,10 +57,10 @@ fn scalar(value: &Bound<'_, PyAny>) -> PyResult<Value> {
         return Ok(Value::Float(number.value()));
     }
     if let Ok(items) = value.cast::<PyList>() {
-        return Ok(Value::List(items.iter().map(|item| scalar(&item)).collect::<PyResult<_>>()?));
+        return Ok(Value::List(items.iter().map(|item| scalar_at(&item, depth + 1)).collect::<PyResult<_>>()?));
     }
     if let Ok(items) = value.cast::<PyTuple>() {
-        return Ok(Value::List(items.iter().map(|item| scalar(&item)).collect::<PyResult<_>>()?));
+        return Ok(Value::List(items.iter().map(|item| scalar_at(&item, depth + 1)).collect::<PyResult<_>>()?));
     }
     number(value)
 }
@@ -116,8 +128,15 @@ pub(super) fn prompt(value: &Bound<'_, PyAny>) -> PyResult<Result<PromptInput, E
         let type_name = value.get_type().name()?;
         return Ok(Err(Error::Prompt(format!("a prompt is text or a list of token ids, not {type_name}"))));
     }
-    let mut tokens = Vec::with_capacity(value.len()?);
+    let too_many =
+        || Error::Prompt(format!("the prompt has more than {MAX_TOKENS} tokens, as many as any context holds"));
+    // A length is what an object says of itself: `range(10**15)` is one.
+    let Ok(n_tokens @ 0..=MAX_TOKENS) = value.len() else { return Ok(Err(too_many())) };
+    let mut tokens = Vec::with_capacity(n_tokens);
     for (place, item) in value.try_iter()?.enumerate() {
+        if place >= MAX_TOKENS {
+            return Ok(Err(too_many()));
+        }
         match token(&item?, place)? {
             Ok(token) => tokens.push(token),
             Err(error) => return Ok(Err(error)),

@@ -179,8 +179,11 @@ impl Engine {
     }
 
     /// Cancel a request; unknown and ended ones are left alone.
-    fn cancel(&self, py: Python<'_>, request_id: u64) {
-        py.detach(|| self.get().cancel(RequestId(request_id)));
+    fn cancel(&self, py: Python<'_>, request_id: i128) {
+        // A number that none can have is one that never was.
+        if let Ok(id) = u64::try_from(request_id) {
+            py.detach(|| self.get().cancel(RequestId(id)));
+        }
     }
 
     /// Figures of this moment, by the names of `llama_batch.Stats`.
@@ -197,11 +200,11 @@ impl Engine {
     /// Close it: True if its threads have ended, False if `timeout` seconds passed first.
     #[pyo3(signature = (drain, timeout=None))]
     fn close(&self, py: Python<'_>, drain: bool, timeout: Option<f64>) -> PyResult<bool> {
-        if drain && timeout.is_none() {
+        if drain {
             // A drain may take long: look at signals meanwhile. What an interrupt leaves is the caller's to cancel.
-            return self.drain(py);
+            return self.drain(py, timeout);
         }
-        py.detach(|| self.get().close(drain, duration(timeout))).map_err(|e| errors::raise(py, &e))
+        py.detach(|| self.get().close(false, duration(timeout))).map_err(|e| errors::raise(py, &e))
     }
 
     /// Listen to its events from here on.
@@ -218,12 +221,12 @@ impl Engine {
         Ok(Ticket::new(ticket))
     }
 
-    fn drain(&self, py: Python<'_>) -> PyResult<bool> {
+    fn drain(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let engine = self.get().clone();
         let done = Arc::new((std::sync::Mutex::new(None), std::sync::Condvar::new()));
         let answer = Arc::clone(&done);
         let spawned = std::thread::Builder::new().name("llama-batch-close".into()).spawn(move || {
-            let closed = engine.close(true, None);
+            let closed = engine.close(true, duration(timeout));
             *answer.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(closed);
             answer.1.notify_all();
         });

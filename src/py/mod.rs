@@ -71,6 +71,8 @@ mod _core {
     #[pymodule_export]
     use super::simulation::Simulation;
     #[pymodule_export]
+    use super::strategy::wait_for_strategies;
+    #[pymodule_export]
     use super::tables::option_tables;
     #[pymodule_export]
     use super::ticket::Ticket;

@@ -6,12 +6,14 @@ use crate::engine::Callables;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+/// Callables that are being called.
+static N_BUSY: AtomicUsize = AtomicUsize::new(0);
 static REGISTRY: Mutex<BTreeMap<u64, Py<PyAny>>> = Mutex::new(BTreeMap::new());
 
 /// Keep a callable under a number, as options are plain data.
@@ -60,7 +62,10 @@ impl Strategist {
         let (answer, answers) = sync_channel::<Answer>(1);
         std::thread::Builder::new().name("llama-batch-strategy".into()).spawn(move || {
             while let Ok(view) = questions.recv() {
-                let Some(answered) = Python::try_attach(|py| call(py, id, &view)) else { return };
+                N_BUSY.fetch_add(1, Ordering::AcqRel);
+                let answered = Python::try_attach(|py| call(py, id, &view));
+                N_BUSY.fetch_sub(1, Ordering::AcqRel);
+                let Some(answered) = answered else { return };
                 if answer.send(answered).is_err() {
                     break;
                 }
@@ -85,6 +90,21 @@ impl Strategist {
             Err(format!("the batch strategy took longer than {} ms", deadline.as_millis()))
         })
     }
+}
+
+/// Wait until no callable is being called; False if `timeout` seconds passed first. The interpreter must not end before:
+/// it would end the thread under Rust's feet.
+#[pyfunction]
+pub(super) fn wait_for_strategies(py: Python<'_>, timeout: f64) -> bool {
+    const SLICE: Duration = Duration::from_millis(5);
+    py.detach(|| {
+        let mut left = Duration::try_from_secs_f64(timeout).unwrap_or_default();
+        while N_BUSY.load(Ordering::Acquire) > 0 && !left.is_zero() {
+            std::thread::sleep(SLICE);
+            left = left.saturating_sub(SLICE);
+        }
+    });
+    N_BUSY.load(Ordering::Acquire) == 0
 }
 
 fn call(py: Python<'_>, id: u64, view: &StrategyView) -> Answer {

@@ -113,7 +113,8 @@ def _open_input(source: str) -> IO[bytes]:
     """The input; a pipe is read to its end, as waiting for a slow line would hold up the answers to earlier ones."""
     if source == "-":
         return io.BytesIO(sys.stdin.buffer.read())
-    return Path(source).open("rb")
+    path = Path(source)
+    return path.open("rb") if path.is_file() or path.is_dir() else io.BytesIO(path.read_bytes())
 
 
 def _refuse_same_file(source: str, target: str | None) -> None:

@@ -60,7 +60,7 @@ def command(ctx: click.Context, /, prompts: tuple[str, ...], **flags: Any) -> in
             raise click.UsageError("prompts come from --input or from the command line, not from both", ctx)
         from llama_batch.cli.job import run_job
 
-        start = {"n_parallel": _JOB_N_PARALLEL, **start}
+        start = {"n_parallel": _JOB_N_PARALLEL, "queue_full": "wait", **start}
         return run_job(
             flags["input"],
             flags["output"],

@@ -117,7 +117,7 @@ impl SimConfig {
         let n_seq_max = if forks { self.n_parallel + 2 } else { self.n_parallel };
         Limits {
             n_ctx: self.n_ctx,
-            n_ctx_seq: if self.kv_unified { self.n_ctx } else { self.n_ctx / self.n_parallel },
+            n_ctx_seq: if self.kv_unified { self.n_ctx } else { (self.n_ctx / self.n_parallel).max(1) },
             n_batch: self.n_batch,
             n_seq_max,
             n_seq_ids: if forks { 256 } else { n_seq_max },

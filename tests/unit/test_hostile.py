@@ -1,0 +1,139 @@
+"""What no caller should do, and some do: a clear error, nothing lost, the engine still serving."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from llama_batch import Engine, OptionError, PromptError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SIM = "sim:?pass_ms=1&row_ms=0"
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    with Engine(SIM) as engine:
+        yield engine
+
+
+def _nested(depth: int) -> Any:
+    value: Any = ()
+    for _ in range(depth):
+        value = (value,)
+    return value
+
+
+def test_a_list_that_holds_itself_and_a_deep_tuple_are_wrong_options(engine: Engine) -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    for options in ({"max_tokens": loop}, {"unknown": loop}, {"session": _nested(50_000)}, {"temp": _nested(50_000)}):
+        with pytest.raises(OptionError):
+            engine.generate("x", **options)
+    with pytest.raises(OptionError):
+        Engine(SIM, n_ctx=loop)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("n_tokens", [2**25, 10**15, 2**62])
+def test_a_prompt_that_claims_to_be_endless_fails_alone(engine: Engine, n_tokens: int) -> None:
+    with pytest.raises(PromptError):
+        engine.generate(range(n_tokens)).result()
+    assert engine.generate("x", max_tokens=2).result().text
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\ud800"])
+def test_a_name_that_no_thread_can_carry_is_a_wrong_option(name: str) -> None:
+    with pytest.raises(OptionError, match="name"):
+        Engine(SIM, name=name)
+
+
+def test_cancelling_a_number_that_none_can_have_does_nothing(engine: Engine) -> None:
+    engine.cancel(-1)
+    engine.cancel(2**64)
+
+
+def test_closing_a_generation_ends_the_task_that_drives_it(engine: Engine) -> None:
+    async def main() -> str:
+        generation = engine.generate("x", max_tokens=100_000)
+        task = asyncio.create_task(generation)
+        await asyncio.sleep(0.05)
+        generation.close()
+        return (await asyncio.wait_for(task, 30)).finish_reason
+
+    assert asyncio.run(main()) == "cancelled"
+
+
+def test_one_stream_of_events_read_in_several_loops_ends_in_all(engine: Engine) -> None:
+    events = engine.events(events=["request.done"])
+    heard: list[int] = []
+
+    async def read() -> None:
+        async for event in events:
+            heard.append(int(event.metadata["request_id"]))  # noqa: PERF401 - one by one, as they come
+
+    readers = [threading.Thread(target=lambda: asyncio.run(read()), daemon=True) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for generation in [engine.generate("x", max_tokens=2) for _ in range(20)]:
+        generation.result()
+    engine.close()
+    for reader in readers:
+        reader.join(30)
+    assert [reader.is_alive() for reader in readers] == [False] * 3
+    assert len(heard) == len(set(heard)) <= 20
+
+
+def test_prompts_that_raise_do_so_after_the_completions_before_them(engine: Engine) -> None:
+    def prompts() -> Iterator[str]:
+        yield "a"
+        yield "b"
+        raise RuntimeError("boom")
+
+    answers = engine.map(prompts(), max_tokens=2)
+    assert [next(answers).finish_reason for _ in range(2)] == ["max_tokens"] * 2
+    with pytest.raises(RuntimeError, match="boom"):
+        next(answers)
+    assert list(answers) == []
+
+
+def test_a_subscriber_that_exits_hears_no_more_and_ends_nobody_else(engine: Engine) -> None:
+    heard: list[str] = []
+
+    def leave(_: object) -> None:
+        raise SystemExit(3)
+
+    with engine.subscribe(leave), engine.subscribe(lambda event: heard.append(event.name), events=["request.done"]):
+        engine.generate("x", max_tokens=2).result()
+        engine.close(drain=True)
+    assert heard == ["request.done"]
+
+
+def test_the_interpreter_ends_while_a_strategy_still_works() -> None:
+    script = f"""
+import time
+from llama_batch import Engine
+
+def slow(view):
+    end = time.time() + 1
+    while time.time() < end:
+        pass
+    return {{}}
+
+engine = Engine({SIM!r}, batch_strategy=slow)
+engine.wait_ready()
+stream = engine.stream("x", max_tokens=100_000)
+next(stream)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_split_streams_smaller_than_a_token_refuse_prompts_and_live() -> None:
+    with Engine(SIM, n_ctx=4, n_parallel=8, kv_unified=False) as engine, pytest.raises(Exception, match="room for"):
+        engine.generate("xy", max_tokens=2).result()
