@@ -2,7 +2,8 @@
 
 Both sides decode as many streams at the same time, on the same model, context, threads and KV layout, in turn. Ours are
 asyncio streams with the default sampling, from the moment when all of them decode to the moment when the first one
-ends; theirs is S_TG, which neither samples nor delivers. Run it on a quiet machine:
+ends; theirs is S_TG, which neither samples nor delivers. Ours keep no prefixes, since cells that only wait for a later
+prompt slow every pass and the peer has none. Run it on a quiet machine:
 
     python benches/throughput.py --streams 1 4 16
 """
@@ -51,7 +52,7 @@ def prompt(model: Model, stream: int, n_tokens: int) -> list[int]:
 
 async def follow(engine: Engine, tokens: list[int], n_generate: int) -> tuple[Arrivals, Completion]:
     """Read one stream to its end, noting when tokens come."""
-    generation = engine.stream(tokens, max_tokens=n_generate)
+    generation = engine.stream(tokens, max_tokens=n_generate, cache_prompt=False)
     arrivals = [(time.perf_counter(), len(chunk.token_ids)) async for chunk in generation]
     return arrivals, await generation
 
