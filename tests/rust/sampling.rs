@@ -48,7 +48,8 @@ fn penalised(params: &SamplingParams, history: &[Token], logits: &[f32]) -> Vec<
 fn reference(params: &SamplingParams, logits: &[f32], slack: f64) -> Vec<(Token, f64)> {
     let tokens = logits.iter().enumerate().filter(|(_, logit)| !logit.is_nan());
     let mut tokens: Vec<(Token, f64)> = tokens.map(|(i, logit)| (i as Token, f64::from(*logit))).collect();
-    tokens.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    // As numbers: -0.0 and 0.0 are a tie, which the lower token wins.
+    tokens.sort_by(|a, b| b.1.partial_cmp(&a.1).unwrap().then(a.0.cmp(&b.0)));
     if params.top_k > 0 {
         tokens.truncate(params.top_k as usize);
     }
