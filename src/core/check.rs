@@ -75,7 +75,8 @@ impl Scheduler {
         }
     }
 
-    /// Nobody who fits waits while a slot is free. Holds after a plan that found nothing left to admit.
+    /// A parked request never waits for itself. That a plan which finds nothing to do leaves nobody waiting is asserted
+    /// in `plan`, after every one.
     fn check_liveness(&self) {
         if self.free_slot().is_some()
             && let Some(id) = self.next_in_line()

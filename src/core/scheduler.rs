@@ -228,6 +228,7 @@ impl Scheduler {
         let work = if self.ops.is_empty() { work } else { Some(Work::Prepare(std::mem::take(&mut self.ops))) };
         self.in_flight = work.is_some();
         self.check_step();
+        assert!(work.is_some() || self.live.is_empty(), "nothing to do although requests are waiting");
         work
     }
 
