@@ -21,6 +21,7 @@ __all__ = [
     "drain_logs",
     "error_samples",
     "has_llama",
+    "interrupt_strategies",
     "new_key",
     "option_tables",
     "wait_for_strategies",
@@ -33,6 +34,9 @@ def build() -> str:
 
 def wait_for_strategies(timeout: float) -> bool:
     """Wait until no batch strategy is being called; False if `timeout` seconds passed first."""
+
+def interrupt_strategies() -> None:
+    """Raise `SystemExit` in the batch strategies that are being called."""
 
 def has_llama() -> bool:
     """Whether llama.cpp is inside."""
@@ -62,6 +66,9 @@ class Hub:
 
     def remove(self, key: int, future: object) -> None:
         """Take such a future back."""
+
+    def mark(self, key: int) -> None:
+        """Mark a key, as an engine does."""
 
     def ring(self) -> None:
         """The futures of all marked keys are done."""
@@ -210,6 +217,9 @@ class Engine:
 
     def watch_ready(self, hub: Hub, key: int) -> bool:
         """Have a key marked once loading is over. True if it is already."""
+
+    def check(self, options: dict[str, Any]) -> None:
+        """Check the options of a request, and submit nothing."""
 
     def submit(self, prompt: Any, options: dict[str, Any], stream: bool) -> Ticket:
         """Submit text or token ids."""

@@ -16,7 +16,7 @@ from llama_batch import _core
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     import trio
 
@@ -187,6 +187,26 @@ async def run_in_thread(call: Callable[[], T]) -> T:
     asyncio = sys.modules["asyncio"]
     done: T = await asyncio.get_running_loop().run_in_executor(None, call)
     return done
+
+
+def spawn(coroutine: Coroutine[Any, Any, None]) -> Callable[[], object]:
+    """Run a coroutine beside the running task. It must raise nothing but its cancellation.
+
+    Returns:
+        What cancels it.
+    """
+    if not in_trio():
+        task = sys.modules["asyncio"].get_running_loop().create_task(coroutine)
+        return task.cancel  # type: ignore[no-any-return]
+    trio: Any = sys.modules["trio"]
+    scope = trio.CancelScope()
+
+    async def run() -> None:
+        with scope:
+            await coroutine
+
+    trio.lowlevel.spawn_system_task(run, name="llama-batch prompts")
+    return scope.cancel  # type: ignore[no-any-return]
 
 
 async def sleep(seconds: float) -> None:

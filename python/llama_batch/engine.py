@@ -14,6 +14,7 @@ from llama_batch._hub import current_hub, run_in_thread
 from llama_batch._logs import start_draining
 from llama_batch._messages import as_json, as_plain
 from llama_batch._source import is_uri, local_file, sim_settings
+from llama_batch._unique import Unique
 from llama_batch.errors import ChatTemplateError, LlamaBatchError, OptionError, PromptError
 from llama_batch.generation import Generation
 from llama_batch.mapping import Map
@@ -21,16 +22,19 @@ from llama_batch.model import Model
 from llama_batch.types import EngineState, Stats
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
-    from llama_batch.types import Message, ModelSource, Prompt
+    from llama_batch.types import BatchStrategy, Message, ModelSource, Prompt, StrategyView
 
 EXIT_TIMEOUT_S = 10.0
 """How long the end of the interpreter waits for one engine."""
 
+STRATEGY_TIMEOUT_S = 2.0
+"""How long it waits for a custom batch strategy; then `SystemExit` is raised in it."""
 
-class Engine(EngineApi):
+
+class Engine(Unique, EngineApi):
     """Serves any number of callers from one model, from any thread and any event loop.
 
     It takes requests in at once; they wait while the model loads. `with` and `async with` wait for the model; leaving
@@ -47,6 +51,9 @@ class Engine(EngineApi):
     native: _core.Engine
     """The Rust side."""
 
+    _strategy: BatchStrategy
+    """A custom one, where there is one."""
+
     def _start(
         self, model: ModelSource | None, model_path: ModelSource | None, name: str | None, options: dict[str, Any]
     ) -> None:
@@ -59,6 +66,9 @@ class Engine(EngineApi):
             raise OptionError("name holds a NUL or a lone surrogate")
         path = None if source is None or is_uri(source) else local_file(source)
         self._name = _plain(name or (path.stem if path is not None else str(source or "default")))
+        if callable(strategy := options.get("batch_strategy")):
+            self._strategy = strategy
+            options = {**options, "batch_strategy": _Strategy(self)}
         self.native = _core.Engine(self._name, options)
         _live.add(self)
         telemetry.attach(self)
@@ -169,7 +179,7 @@ class Engine(EngineApi):
             The subscription; `close()` it, or use it in `with`.
 
         Raises:
-            OptionError: there is no such event.
+            OptionError: the subscriber is not callable, or there is no such event.
 
         Example:
             >>> subscription = engine.subscribe(print, events=["request.done"])
@@ -299,6 +309,7 @@ class Engine(EngineApi):
         progress: bool,
         chat: bool,
     ) -> Map[Any]:
+        self.native.check(options)
         mode: Literal["chat", "generate"] = "chat" if chat else "generate"
         return Map(
             lambda prompt: self._submit(mode, prompt, options),
@@ -308,6 +319,18 @@ class Engine(EngineApi):
             on_error=on_error,
             progress=progress,
         )
+
+
+class _Strategy:
+    """A custom batch strategy that keeps no engine alive, whatever it refers to: the engine keeps it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = ref(engine)
+
+    def __call__(self, view: StrategyView) -> Mapping[int, int]:
+        """What each request gets; nothing, once the engine is gone."""
+        engine = self._engine()
+        return {} if engine is None else engine._strategy(view)
 
 
 def _plain(name: str) -> str:
@@ -355,4 +378,6 @@ def _close_all() -> None:
         with suppress(LlamaBatchError):
             engine.native.close(False, EXIT_TIMEOUT_S)
     telemetry.join_pumps(1.0)
-    _core.wait_for_strategies(EXIT_TIMEOUT_S)
+    if not _core.wait_for_strategies(STRATEGY_TIMEOUT_S):
+        _core.interrupt_strategies()
+        _core.wait_for_strategies(EXIT_TIMEOUT_S)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 from llama_batch._hub import current_hub, in_trio
+from llama_batch._unique import Unique
 from llama_batch.types import Chunk, Completion
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from llama_batch.errors import LlamaBatchError
 
 
-class Generation(Coroutine[Any, Any, Completion], Iterator[Chunk], AsyncIterator[Chunk]):
+class Generation(Unique, Coroutine[Any, Any, Completion], Iterator[Chunk], AsyncIterator[Chunk]):
     """A submitted request. It runs whether anybody waits or not; dropping the last reference cancels it.
 
     Wait for the whole with `result()` or `await`, or follow along with `for` or `async for`. All of it works from any

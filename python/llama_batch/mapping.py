@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sized
+from collections.abc import AsyncIterator, Iterator, Sized
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
 from llama_batch import _core
+from llama_batch._feed import END, NOT_YET, feed
 from llama_batch._hub import current_hub, sleep
 from llama_batch._progress import Bar
+from llama_batch._unique import Unique
 from llama_batch.errors import LlamaBatchError, QueueFullError
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterable, Callable, Iterable
+
+    from llama_batch._hub import Hub
     from llama_batch.generation import Generation
     from llama_batch.types import Completion
 
@@ -21,12 +26,13 @@ _BUFFER_PER_SLOT = 8
 _BACK_OFF_S = 0.02
 
 
-class Map(Iterator[T], AsyncIterator[T], Generic[T]):
+class Map(Unique, Iterator[T], AsyncIterator[T], Generic[T]):
     """The completions of many prompts, as an iterator and async iterator.
 
     Prompts are taken as there is room: twice as many run or wait as the engine has slots, and no more are taken while
-    too many completions wait to be read. A full queue (because of other callers) is waited for. Dropping it, or
-    `close()`, cancels what is under way. One thread or task reads it.
+    too many completions wait to be read. A completion that is there is given before another prompt is asked for, and
+    no completion waits for a prompt of an async iterable. A full queue (because of other callers) is waited for.
+    Dropping it, or `close()`, cancels what is under way. One thread or task reads it.
 
     Example:
         >>> for done in engine.map(prompts, max_tokens=50):
@@ -55,10 +61,8 @@ class Map(Iterator[T], AsyncIterator[T], Generic[T]):
         """
         n_parallel, max_queue = capacity
         self._submit = submit
-        self._prompts: Iterator[Any] | None = iter(prompts) if isinstance(prompts, Iterable) else None
-        self._async_prompts = aiter(prompts) if isinstance(prompts, AsyncIterable) else None
-        if self._prompts is None and self._async_prompts is None:
-            raise TypeError(f"prompts must be iterable, not {type(prompts).__name__}")
+        self._key = _core.new_key()
+        self._feed = feed(prompts, self._key)
         if on_error not in {"raise", "return"}:
             raise ValueError(f'on_error must be "raise" or "return", not {on_error!r}')
         self._window = 2 * n_parallel if max_queue == 0 else n_parallel + min(n_parallel, max_queue)
@@ -66,7 +70,6 @@ class Map(Iterator[T], AsyncIterator[T], Generic[T]):
         self._ordered = ordered
         self._raises = on_error == "raise"
         self._bar = Bar(len(prompts) if isinstance(prompts, Sized) else None) if progress else None
-        self._key = _core.new_key()
         self._hub = _core.Hub(False)
         self._exhausted = False
         self._refused: list[tuple[int, Any]] = []
@@ -81,19 +84,7 @@ class Map(Iterator[T], AsyncIterator[T], Generic[T]):
 
     def __next__(self) -> T:
         """The next completion."""
-        if self._prompts is None:
-            raise TypeError("these prompts come from an async iterable: read them with `async for`")
-        while True:
-            while self._has_room():
-                try:
-                    prompt = next(self._prompts, _END)
-                except Exception as error:  # noqa: BLE001 - it is raised in its place, after the completions before it
-                    self._failure, prompt = error, _END
-                self._take(prompt)
-            if (item := self._collect()) is not _NONE:
-                return item  # type: ignore[return-value]
-            if self._is_over():
-                raise self._end(StopIteration())
+        while (item := self._step(None)) is _NONE:
             if not self._running:
                 time.sleep(_BACK_OFF_S)
             elif not self._watch(self._hub):
@@ -101,6 +92,9 @@ class Map(Iterator[T], AsyncIterator[T], Generic[T]):
                 while not self._hub.wait(0.05):
                     pass
                 self._hub.drain()
+        if item is _OVER:
+            raise StopIteration
+        return item  # type: ignore[no-any-return]
 
     def __aiter__(self) -> Self:
         """Read the completions."""
@@ -109,25 +103,19 @@ class Map(Iterator[T], AsyncIterator[T], Generic[T]):
     async def __anext__(self) -> T:
         """The next completion."""
         hub = current_hub()
-        while True:
-            while self._has_room():
-                try:
-                    prompt = await self._next_prompt()
-                except Exception as error:  # noqa: BLE001 - it is raised in its place, after the completions before it
-                    self._failure, prompt = error, _END
-                self._take(prompt)
-            if (item := self._collect()) is not _NONE:
-                return item  # type: ignore[return-value]
-            if self._is_over():
-                raise self._end(StopAsyncIteration())
-            if not self._running:
-                await sleep(_BACK_OFF_S)
-            else:
+        while (item := self._step(hub)) is _NONE:
+            if self._running or self._awaits_prompt:
                 await hub.wait(self._key, lambda: self._watch(hub.core))
+            else:
+                await sleep(_BACK_OFF_S)
+        if item is _OVER:
+            raise StopAsyncIteration
+        return item  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """Cancel what is under way, and take no more prompts."""
         self._exhausted = True
+        self._feed.close()
         for _, generation in self._running.values():
             generation.cancel()
         self._running.clear()
@@ -140,13 +128,14 @@ class Map(Iterator[T], AsyncIterator[T], Generic[T]):
         """Cancel what is under way, and take no more prompts."""
         self.close()
 
-    def _has_room(self) -> bool:
-        """Whether another prompt may be taken; those that were refused go first."""
-        while self._refused and len(self._running) < self._window:
-            if self._running and not self._may_retry:
-                return False
+    def _retry(self) -> None:
+        """Submit again what a full queue refused: all that fits if nothing runs, one for each that has ended else."""
+        while self._refused and len(self._running) < self._window and (self._may_retry or not self._running):
             self._send(*self._refused.pop(0))
             self._may_retry = False
+
+    def _has_room(self) -> bool:
+        """Whether another prompt may be taken; those that were refused go first."""
         return (
             not self._exhausted
             and not self._refused
@@ -155,20 +144,32 @@ class Map(Iterator[T], AsyncIterator[T], Generic[T]):
         )
 
     _may_retry = False
-    _failure: Exception | None = None
-    """What the prompts raised, until it is its turn."""
+    _awaits_prompt = False
 
-    def _take(self, prompt: Any) -> None:
-        if prompt is _END:
-            self._exhausted = True
-            return
-        self._n_taken += 1
-        self._send(self._n_taken - 1, prompt)
-
-    def _end(self, stop: Exception) -> Exception:
-        """What ends the iteration: the failure of the prompts, once, or their end."""
-        failure, self._failure = self._failure, None
-        return failure or stop
+    def _step(self, hub: Hub | None) -> Any:
+        """The next completion; _NONE while it is under way, _OVER behind the last. Submits what there is room for."""
+        self._retry()
+        self._awaits_prompt = False
+        while True:
+            if (item := self._collect()) is not _NONE:
+                return item
+            if not self._has_room():
+                break
+            prompt = self._feed.poll(hub)
+            self._awaits_prompt = prompt is NOT_YET
+            if prompt is NOT_YET:
+                break
+            if prompt is END:
+                self._exhausted = True
+            else:
+                self._n_taken += 1
+                self._send(self._n_taken - 1, prompt)
+        if not self._is_over():
+            return _NONE
+        failure, self._feed.failure = self._feed.failure, None
+        if failure is not None:
+            raise failure
+        return _OVER
 
     def _send(self, place: int, prompt: Any) -> None:
         try:
@@ -177,11 +178,6 @@ class Map(Iterator[T], AsyncIterator[T], Generic[T]):
             self.close()
             raise
 
-    async def _next_prompt(self) -> Any:
-        if self._async_prompts is not None:
-            return await anext(self._async_prompts, _END)
-        return _END if self._prompts is None else next(self._prompts, _END)
-
     def _is_over(self) -> bool:
         over = self._exhausted and not self._running and not self._refused
         if over and self._bar is not None:
@@ -189,9 +185,9 @@ class Map(Iterator[T], AsyncIterator[T], Generic[T]):
         return over
 
     def _watch(self, hub: _core.Hub) -> bool:
-        """Have the end of any request marked; whether one has ended already."""
+        """Have the end of any request marked; whether one has ended, or a prompt come, already."""
         ended = [generation.watch(hub, self._key) for _, generation in self._running.values()]
-        return any(ended)
+        return any(ended) or (self._awaits_prompt and self._feed.has_come())
 
     def _collect(self) -> Completion | LlamaBatchError | object:
         """Take what has ended off the window, and give the next completion, if it is there."""
@@ -217,5 +213,5 @@ class Map(Iterator[T], AsyncIterator[T], Generic[T]):
         return outcome
 
 
-_END = object()
 _NONE = object()
+_OVER = object()

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -36,10 +37,11 @@ from weakref import WeakSet
 
 from llama_batch import _core
 from llama_batch._hub import current_hub
+from llama_batch._unique import Unique
 from llama_batch.errors import LlamaBatchError, OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
     from llama_batch.engine import Engine
 
@@ -97,7 +99,11 @@ class _Wanted:
         if events is None:
             return
         self._names = set()
+        if not isinstance(events, Iterable):
+            raise OptionError(f"events must be names of events, not {type(events).__name__}")
         for name in [events] if isinstance(events, str) else events:
+            if not isinstance(name, str):
+                raise OptionError(f"the name of an event is text, not {type(name).__name__}")
             family = name.removesuffix("*")
             found = {n for n in EVENT_NAMES if n == name or (family != name and n.startswith(family))}
             if not found:
@@ -108,7 +114,7 @@ class _Wanted:
         return self._names is None or name in self._names
 
 
-class Subscription:
+class Subscription(Unique):
     """A callable that hears events, until `close()` or the end of `with`.
 
     Each engine that it hears has a daemon thread that calls it.
@@ -120,7 +126,12 @@ class Subscription:
         Args:
             callback: called with each event.
             events: the names of those it wants, "request.*" for a family; None for all.
+
+        Raises:
+            OptionError: the subscriber is not callable, or there is no such event.
         """
+        if not callable(callback):
+            raise OptionError(f"a subscriber must be callable, not {type(callback).__name__}")
         self._callback = callback
         self._wanted = _Wanted(events)
         self._lock = threading.Lock()
@@ -193,7 +204,7 @@ class Subscription:
             self.close()
 
 
-class EventStream:
+class EventStream(Unique):
     """Events of one engine, as an iterator and async iterator; it ends when the engine closes.
 
     Example:
@@ -259,7 +270,7 @@ def subscribe(callback: Callable[[Event], object], *, events: Iterable[str] | No
         The subscription; keep it, and `close()` it.
 
     Raises:
-        OptionError: there is no such event.
+        OptionError: the subscriber is not callable, or there is no such event.
 
     Example:
         >>> subscription = llama_batch.subscribe(print, events=["tick"])

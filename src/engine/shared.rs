@@ -155,9 +155,15 @@ impl Shared {
     /// End a request with what the core says of it, unless it ended before.
     pub(super) fn end(&self, finished: &Finished, wakes: &mut Wakes) {
         if let Some(removed) = self.remove(finished.request) {
-            removed.mailbox.finish(finished.clone(), wakes);
-            self.telemetry.publish(self.clock, || Event::Finished(Box::new(finished.clone())), wakes);
+            self.announce(&removed.mailbox, finished.clone(), wakes);
         }
+    }
+
+    /// The listeners hear of an end before the caller does: who has a result can rely on its event having been told,
+    /// and who begins to listen then hears nothing of it.
+    fn announce(&self, mailbox: &Mailbox, finished: Finished, wakes: &mut Wakes) {
+        self.telemetry.publish(self.clock, || Event::Finished(Box::new(finished.clone())), wakes);
+        mailbox.finish(finished, wakes);
     }
 
     /// End a request of which the core has nothing to say.
@@ -180,9 +186,8 @@ impl Shared {
     }
 
     fn tell_end(&self, mailbox: &Mailbox, end: Result<FinishReason, Error>, wakes: &mut Wakes) {
-        let finished = mailbox.ended_outside(end, self.clock.now());
-        if mailbox.finish(finished.clone(), wakes) {
-            self.telemetry.publish(self.clock, || Event::Finished(Box::new(finished)), wakes);
+        if !mailbox.has_ended() {
+            self.announce(mailbox, mailbox.ended_outside(end, self.clock.now()), wakes);
         }
     }
 

@@ -36,6 +36,8 @@ pub enum Received {
     Timeout,
     /// The engine is closed, and everything that it told was received.
     Closed,
+    /// The engine belongs to the process that this one was forked from.
+    Forked,
 }
 
 /// The engine's side.
@@ -154,7 +156,7 @@ impl EventReceiver {
     /// The next event, or why there is none. No timeout waits for as long as it takes.
     pub fn recv(&self, timeout: Option<Duration>) -> Received {
         if self.home.is_elsewhere() {
-            return Received::Closed;
+            return Received::Forked;
         }
         wait_for(&self.queue.state, &self.queue.changed, timeout, |state| state.closed || !state.events.is_empty());
         let mut state = lock(&self.queue.state);

@@ -4,7 +4,7 @@ use super::{key, strategy};
 use crate::core::Token;
 use crate::error::Error;
 use crate::options::{OptionSpec, Value};
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PySequence, PyString, PyTuple};
 
@@ -131,7 +131,11 @@ pub(super) fn prompt(value: &Bound<'_, PyAny>) -> PyResult<Result<PromptInput, E
     let too_many =
         || Error::Prompt(format!("the prompt has more than {MAX_TOKENS} tokens, as many as any context holds"));
     // A length is what an object says of itself: `range(10**15)` is one.
-    let Ok(n_tokens @ 0..=MAX_TOKENS) = value.len() else { return Ok(Err(too_many())) };
+    let n_tokens = match value.len() {
+        Ok(n_tokens @ 0..=MAX_TOKENS) => n_tokens,
+        Err(error) if !error.is_instance_of::<PyOverflowError>(value.py()) => return Err(error),
+        Ok(_) | Err(_) => return Ok(Err(too_many())),
+    };
     let mut tokens = Vec::with_capacity(n_tokens);
     for (place, item) in value.try_iter()?.enumerate() {
         if place >= MAX_TOKENS {

@@ -136,6 +136,12 @@ impl Engine {
         self.get().on_loaded(hub.signal(key))
     }
 
+    /// Check the options of a request, and submit nothing.
+    #[expect(clippy::unused_self, reason = "options are an engine's")]
+    fn check(&self, py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<()> {
+        request_options(py, options).map(drop)
+    }
+
     /// Submit text or token ids.
     fn submit(
         &self,
@@ -243,10 +249,10 @@ impl Engine {
 }
 
 fn stats_dict<'py>(py: Python<'py>, stats: &engine::EngineStats) -> PyResult<Bound<'py, PyDict>> {
-    let engine::EngineStats { core, state, in_flight, held: _, n_events_dropped, load_progress, load_time } = stats;
+    let engine::EngineStats { core, state, in_flight, held, n_events_dropped, load_progress, load_time } = stats;
     let dict = super::stats_dict(py, core)?;
     dict.set_item("state", state.word())?;
-    dict.set_item("in_flight", in_flight)?;
+    dict.set_item("in_flight", in_flight + held)?;
     dict.set_item("n_events_dropped", n_events_dropped)?;
     dict.set_item("load_progress", load_progress)?;
     dict.set_item("load_s", load_time.map(|t| t.as_secs_f64()))?;

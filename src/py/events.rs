@@ -1,7 +1,7 @@
 //! Telemetry out: the core's events under the names and fields that `python/llama_batch/telemetry.py` documents.
 
 use super::hub::{Hub, duration};
-use super::key;
+use super::{errors, key};
 use crate::core::{Event, Finished, PrefixSource, ms};
 use crate::engine::{self, Received, TelemetryEvent};
 use crate::error::Error;
@@ -30,6 +30,7 @@ impl EventReceiver {
         match py.detach(|| self.inner.recv(duration(timeout))) {
             Received::Event(event) => to_python(py, &event),
             Received::Timeout => Ok(py.None().into_bound(py)),
+            Received::Forked => Err(errors::raise(py, &Error::Forked)),
             Received::Closed => Ok(false.into_pyobject(py)?.to_owned().into_any()),
         }
     }

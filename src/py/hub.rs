@@ -128,6 +128,12 @@ impl Hub {
         drop(removed);
     }
 
+    /// Mark a key, as an engine does.
+    fn mark(&self, key: u64) {
+        self.bell.mark(key);
+        self.bell.wake();
+    }
+
     /// Do what was rung for: the futures of all marked keys are done. The loop calls it.
     fn ring(&self, py: Python<'_>) -> PyResult<()> {
         for key in self.drain() {

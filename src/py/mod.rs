@@ -54,6 +54,20 @@ fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyDict
     Ok(dict)
 }
 
+/// Have the engine told in each process that is forked off from now on; systems without forks need nothing.
+fn watch_forks(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    let Some(register) = py.import("os")?.getattr_opt("register_at_fork")? else { return Ok(()) };
+    let options = PyDict::new(py);
+    options.set_item("after_in_child", wrap_pyfunction!(in_forked_child, module)?)?;
+    register.call((), Some(&options)).map(drop)
+}
+
+#[pyfunction]
+fn in_forked_child() {
+    crate::engine::forked();
+}
+
 #[pymodule(gil_used = false)]
 mod _core {
     #[pymodule_export]
@@ -71,7 +85,7 @@ mod _core {
     #[pymodule_export]
     use super::simulation::Simulation;
     #[pymodule_export]
-    use super::strategy::wait_for_strategies;
+    use super::strategy::{interrupt_strategies, wait_for_strategies};
     #[pymodule_export]
     use super::tables::option_tables;
     #[pymodule_export]
@@ -80,6 +94,7 @@ mod _core {
     #[pymodule_init]
     fn init(m: &super::Bound<'_, super::PyModule>) -> super::PyResult<()> {
         use super::PyModuleMethods;
+        super::watch_forks(m)?;
         m.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

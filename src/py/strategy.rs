@@ -3,17 +3,19 @@
 
 use crate::core::{Grant, RequestId, StrategyView};
 use crate::engine::Callables;
+use pyo3::exceptions::PySystemExit;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{c_long, c_ulong};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
-/// Callables that are being called.
-static N_BUSY: AtomicUsize = AtomicUsize::new(0);
+/// The threads that are calling callables, by Python's numbers for them.
+static BUSY: Mutex<BTreeSet<c_ulong>> = Mutex::new(BTreeSet::new());
 static REGISTRY: Mutex<BTreeMap<u64, Py<PyAny>>> = Mutex::new(BTreeMap::new());
 
 /// Keep a callable under a number, as options are plain data.
@@ -62,10 +64,7 @@ impl Strategist {
         let (answer, answers) = sync_channel::<Answer>(1);
         std::thread::Builder::new().name("llama-batch-strategy".into()).spawn(move || {
             while let Ok(view) = questions.recv() {
-                N_BUSY.fetch_add(1, Ordering::AcqRel);
-                let answered = Python::try_attach(|py| call(py, id, &view));
-                N_BUSY.fetch_sub(1, Ordering::AcqRel);
-                let Some(answered) = answered else { return };
+                let Some(answered) = Python::try_attach(|py| while_busy(|| call(py, id, &view))) else { return };
                 if answer.send(answered).is_err() {
                     break;
                 }
@@ -92,6 +91,19 @@ impl Strategist {
     }
 }
 
+fn busy() -> MutexGuard<'static, BTreeSet<c_ulong>> {
+    BUSY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn while_busy<T>(call: impl FnOnce() -> T) -> T {
+    // SAFETY: it only asks for the number of this thread.
+    let thread = unsafe { pyo3::ffi::PyThread_get_thread_ident() };
+    busy().insert(thread);
+    let answer = call();
+    busy().remove(&thread);
+    answer
+}
+
 /// Wait until no callable is being called; False if `timeout` seconds passed first. The interpreter must not end before:
 /// it would end the thread under Rust's feet.
 #[pyfunction]
@@ -99,12 +111,22 @@ pub(super) fn wait_for_strategies(py: Python<'_>, timeout: f64) -> bool {
     const SLICE: Duration = Duration::from_millis(5);
     py.detach(|| {
         let mut left = Duration::try_from_secs_f64(timeout).unwrap_or_default();
-        while N_BUSY.load(Ordering::Acquire) > 0 && !left.is_zero() {
+        while !busy().is_empty() && !left.is_zero() {
             std::thread::sleep(SLICE);
             left = left.saturating_sub(SLICE);
         }
     });
-    N_BUSY.load(Ordering::Acquire) == 0
+    busy().is_empty()
+}
+
+/// Raise `SystemExit` in the callables that are being called: nobody waits for their answers any more.
+#[pyfunction]
+pub(super) fn interrupt_strategies(py: Python<'_>) {
+    let exit = py.get_type::<PySystemExit>();
+    for thread in busy().iter() {
+        // SAFETY: the interpreter is attached, and it ignores numbers of threads that it does not know.
+        unsafe { pyo3::ffi::PyThreadState_SetAsyncExc(*thread as c_long, exit.as_ptr()) };
+    }
 }
 
 fn call(py: Python<'_>, id: u64, view: &StrategyView) -> Answer {

@@ -133,3 +133,48 @@ def test_in_a_terminal_answers_stand_side_by_side(no_color: bool) -> None:
     assert any("1 first" in line and "2 second" in line for line in last)
     assert "2 of 2 answered" in last[-1]
     assert (b"\x1b[32m" in shown or b"\x1b[1;36m" in shown) is not no_color
+
+
+@POSIX
+@pytest.mark.parametrize(
+    ("target", "code", "said"),
+    [("/dev/full", 1, "No space left"), ("/dev/null", 0, "2 answered"), ("/dev/stderr", 0, "2 answered")],
+)
+def test_the_output_of_a_job_may_be_a_device(tmp_path: Path, target: str, code: int, said: str) -> None:
+    words = make_job(tmp_path, 2)[:-1]
+    done = run(*words, target)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert done.stderr.count('"finish_reason"') == (2 if target == "/dev/stderr" else 0)
+
+
+@POSIX
+def test_a_full_disk_behind_standard_output_is_one_line_and_code_1() -> None:
+    for words in (["run", *SIM, "--max-tokens", "3", "a", "b"], ["run", "--help"], ["models"]):
+        with open("/dev/full", "w", encoding="utf-8") as full:  # noqa: PTH123 - a device
+            done = subprocess.run([*COMMAND, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+        assert done.returncode == 1
+        assert done.stderr == "llama-batch: No space left on device\n"
+
+
+@POSIX
+@pytest.mark.parametrize(
+    ("words", "closed", "code"),
+    [
+        ("run --max-tokens 3 a b", "1>&-", 0),
+        ("run --max-tokens 3 a b", "2>&-", 0),
+        ("run --max-tokens 3 a b", "<&- 1>&- 2>&-", 0),
+        ("run --max-tokens 3", "<&-", 1),
+        ("run --input -", "<&-", 0),
+        ("run --model missing.gguf a", "2>&-", 3),
+        ("models", "1>&-", 0),
+        ("--help", "1>&- 2>&-", 0),
+    ],
+)
+def test_a_closed_stream_changes_nothing_else(words: str, closed: str, code: int) -> None:
+    model = "--model sim: " if words.startswith("run") and "--model" not in words else ""
+    command = f"{sys.executable} -m llama_batch.cli {words.replace('run ', f'run {model}', 1)} {closed}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
+    assert done.returncode == code, done.stderr
+    assert "unexpected" not in done.stderr
+    assert done.stderr.count("\n") <= 1

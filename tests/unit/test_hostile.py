@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import gc
+import os
+import pickle
 import subprocess
 import sys
 import threading
+import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from llama_batch import Engine, OptionError, PromptError
+from llama_batch import Engine, ModelLoadError, ModelNotFoundError, OptionError, PromptError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from llama_batch import StrategyView
 
 SIM = "sim:?pass_ms=1&row_ms=0"
 
@@ -137,3 +145,69 @@ next(stream)
 def test_split_streams_smaller_than_a_token_refuse_prompts_and_live() -> None:
     with Engine(SIM, n_ctx=4, n_parallel=8, kv_unified=False) as engine, pytest.raises(Exception, match="room for"):
         engine.generate("xy", max_tokens=2).result()
+
+
+def test_an_engine_whose_strategy_refers_to_it_is_collected() -> None:
+    class Fair:
+        def __init__(self) -> None:
+            self.engine = Engine(SIM, batch_strategy=self.share)
+
+        def share(self, view: StrategyView) -> dict[int, int]:
+            return dict.fromkeys((r.request_id for r in view.requests), self.engine.stats().n_parallel)
+
+    fair = Fair()
+    assert fair.engine.generate("x", max_tokens=3).result().text
+    gone = weakref.ref(fair.engine)
+    del fair
+    gc.collect()
+    assert gone() is None
+
+
+def test_the_interpreter_ends_though_a_strategy_never_does() -> None:
+    script = f"""
+from llama_batch import Engine
+
+def endless(view):
+    while True:
+        pass
+
+engine = Engine({SIM!r}, batch_strategy=endless)
+next(engine.stream("x", max_tokens=100_000))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_stands_for_one_thing_is_neither_copied_nor_pickled(engine: Engine) -> None:
+    with engine.subscribe(print) as subscription:
+        unique = (engine, engine.generate("x", max_tokens=1), subscription, engine.events(), engine.map(["x"]))
+        for thing in unique:
+            for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
+                with pytest.raises(TypeError, match="cannot be copied or pickled"):
+                    attempt(thing)
+    assert engine.generate("x", max_tokens=2).result().text
+
+
+def test_an_error_of_a_prompt_itself_is_raised_as_it_is(engine: Engine) -> None:
+    class Broken(list[int]):
+        def __len__(self) -> int:
+            raise RuntimeError("boom")
+
+    class Torn(list[int]):
+        def __iter__(self) -> Iterator[int]:
+            raise RuntimeError("boom")
+
+    for prompt in (Broken([1]), Torn([1])):
+        with pytest.raises(RuntimeError, match="boom"):
+            engine.generate(prompt)
+    assert engine.generate("x", max_tokens=2).result().text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names of files are Unicode")
+def test_a_path_that_is_not_utf_8_is_a_path(tmp_path: Path) -> None:
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.gguf")
+    with pytest.raises(ModelNotFoundError):
+        Engine(path)
+    Path(path).write_bytes(b"GGUF")
+    with pytest.raises(ModelLoadError, match="cut short"), Engine(path):
+        pass

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import gc
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import trio
 from llama_batch import Completion, EmptyPromptError, Engine, OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+    from llama_batch import Generation
 
 
 @pytest.fixture(scope="module")
@@ -81,10 +86,145 @@ def test_wrong_arguments_are_refused_at_once(engine: Engine) -> None:
     with pytest.raises(ValueError, match="on_error"):
         engine.map(["a"], on_error="ignore")  # type: ignore[call-overload]
     with pytest.raises(OptionError, match="max_tokens"):
-        next(engine.map(["a"], max_tokns=3))  # type: ignore[call-overload]
+        engine.map(["a"], max_tokns=3)  # type: ignore[call-overload]
+    with pytest.raises(OptionError, match="temp"):
+        engine.map(["a"], temp=-1.0)
 
 
 def test_the_progress_bar_counts_completions(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("rich")
     assert len(list(engine.map(["a"] * 7, max_tokens=1, progress=True))) == 7
     assert "7/7" in capsys.readouterr().err
+
+
+def test_a_completion_is_given_before_the_next_prompt_is_asked_for(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_done = 0
+    behind = []
+    generations: list[Generation] = []
+    submit = engine._submit
+
+    def watched(*args: Any) -> Generation:
+        generations.append(submit(*args))
+        return generations[-1]
+
+    def prompts() -> Iterator[str]:
+        for n_taken in range(40):
+            behind.append(n_taken - n_done)
+            yield "x"
+            generations[-1].result()  # every answer is there before the next prompt
+
+    monkeypatch.setattr(engine, "_submit", watched)
+    for _ in engine.map(prompts(), max_tokens=1):
+        n_done += 1
+    assert n_done == 40
+    assert max(behind) <= 1
+
+
+def in_asyncio(main: Callable[[], Awaitable[Any]]) -> Any:
+    async def run() -> Any:
+        return await asyncio.wait_for(main(), 30)
+
+    return asyncio.run(run())
+
+
+def in_trio(main: Callable[[], Awaitable[Any]]) -> Any:
+    async def run() -> Any:
+        with trio.fail_after(30):
+            return await main()
+
+    return trio.run(run)
+
+
+both_loops = pytest.mark.parametrize("run", [in_asyncio, in_trio])
+
+
+async def pause(seconds: float) -> None:
+    if trio.lowlevel.in_trio_run():
+        await trio.sleep(seconds)
+    else:
+        await asyncio.sleep(seconds)
+
+
+@both_loops
+def test_a_prompt_may_wait_for_the_answer_to_the_one_before(
+    engine: Engine, run: Callable[[Callable[[], Awaitable[Any]]], Any]
+) -> None:
+    async def main() -> list[str]:
+        answers: list[str] = []
+
+        async def prompts() -> AsyncIterator[str]:
+            for turn in range(5):
+                while len(answers) < turn:
+                    await pause(0.001)
+                yield "".join(answers) or "a"
+
+        async for done in engine.map(prompts(), max_tokens=3):
+            answers.append(done.text)  # noqa: PERF401 - the prompts look at it
+        return answers
+
+    assert len(run(main)) == 5
+
+
+@both_loops
+def test_async_prompts_that_raise_do_so_after_the_completions_before_them(
+    engine: Engine, run: Callable[[Callable[[], Awaitable[Any]]], Any]
+) -> None:
+    async def prompts() -> AsyncIterator[str]:
+        for prompt in "ab":
+            yield prompt
+            await pause(0)
+        raise RuntimeError("boom")
+
+    async def main() -> int:
+        completions = engine.map(prompts(), max_tokens=2)
+        n_done = len([await anext(completions) for _ in range(2)])
+        with pytest.raises(RuntimeError, match="boom"):
+            await anext(completions)
+        return n_done
+
+    assert run(main) == 2
+
+
+@both_loops
+def test_dropping_it_gives_up_the_prompt_that_is_on_its_way(
+    engine: Engine, run: Callable[[Callable[[], Awaitable[Any]]], Any]
+) -> None:
+    ended: list[str] = []
+
+    async def prompts() -> AsyncIterator[str]:
+        yield "a"
+        try:
+            await pause(3600)
+        finally:
+            ended.append("given up")
+
+    async def main() -> None:
+        completions = engine.map(prompts(), max_tokens=2)
+        await anext(completions)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(completions), 0.05)
+        del completions
+        gc.collect()
+        await pause(0.05)
+
+    async def main_in_trio() -> None:
+        completions = engine.map(prompts(), max_tokens=2)
+        await anext(completions)
+        with trio.move_on_after(0.05):
+            await anext(completions)
+        del completions
+        gc.collect()
+        await pause(0.05)
+
+    run(main if run is in_asyncio else main_in_trio)
+    assert ended == ["given up"]
+
+
+def test_async_prompts_cannot_be_read_without_a_loop(engine: Engine) -> None:
+    async def prompts() -> AsyncIterator[str]:
+        yield "a"
+
+    with pytest.raises(TypeError, match="async for"):
+        next(engine.map(prompts()))

@@ -70,6 +70,28 @@ def test_rates_count_only_what_was_computed() -> None:
     assert done.measurements["prompt_eval_rate"] * prefill_s == pytest.approx(computed)
 
 
+def test_who_listens_after_a_result_hears_nothing_of_it() -> None:
+    with Engine("sim:?pass_ms=0") as engine:
+        streams = []
+        for _ in range(300):
+            engine.generate("x", max_tokens=1).result()
+            streams.append(engine.events(events=["request.done"]))
+        engine.close(drain=True)
+        assert [len(list(events)) for events in streams] == list(range(299, -1, -1))
+
+
+def test_wrong_subscriptions_are_refused_at_once() -> None:
+    with Engine("sim:") as engine:
+        for subscribe in (engine.subscribe, llama_batch.subscribe):
+            with pytest.raises(OptionError, match="callable"):
+                subscribe(5)  # type: ignore[arg-type]
+            for events in (5, [5], ["tick", None], ["ticks"]):
+                with pytest.raises(OptionError, match="event"):
+                    subscribe(print, events=events)  # type: ignore[arg-type]
+        with pytest.raises(OptionError, match="event"):
+            engine.events(events=7)  # type: ignore[arg-type]
+
+
 def test_a_stream_says_so() -> None:
     with Engine("sim:") as engine:
         events = engine.events(events=["request.start"])

@@ -80,7 +80,7 @@ def run(args: Sequence[str]) -> int:
     Returns:
         The exit code.
     """
-    _prepare_output()
+    _prepare_streams()
     debug = os.environ.get("LLAMA_BATCH_DEBUG") == "1"
     if not debug:
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # what a second Ctrl-C tears apart is no news
@@ -88,8 +88,7 @@ def run(args: Sequence[str]) -> int:
         if "_LLAMA_BATCH_COMPLETE" in os.environ:
             cli.main(list(args), prog_name="llama-batch")  # a shell asks what could come next
         result = _invoke(args)
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
         return result
     except BaseException as error:
         if debug and not isinstance(error, BrokenPipeError):
@@ -151,8 +150,11 @@ def tell(message: str) -> None:
         print(f"llama-batch: {' '.join(message.split())}", file=sys.stderr, flush=True)
 
 
-def _prepare_output() -> None:
-    """Never fail to print for the sake of a character."""
+def _prepare_streams() -> None:
+    """Never fail to print for the sake of a character, nor for that of a stream that is closed."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - until the end
     for stream in (sys.stdout, sys.stderr):
         reconfigure: Any = getattr(stream, "reconfigure", None)
         if reconfigure is not None:

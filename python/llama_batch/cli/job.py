@@ -195,7 +195,7 @@ class _Job:
 @contextlib.contextmanager
 def _bar(tally: _Tally) -> Iterator[Callable[[], None]]:
     """A progress bar on standard error, where that is a terminal."""
-    if sys.stderr is None or not sys.stderr.isatty():
+    if not sys.stderr.isatty():
         yield lambda: None
         return
     from rich.console import Console

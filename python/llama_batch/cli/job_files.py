@@ -112,26 +112,35 @@ def _digest(data: bytes) -> str:
 
 
 class Output:
-    """Where answers go; knows which are there already."""
+    """Where answers go; knows which are there already.
+
+    Attributes:
+        path: the file, in which a job can go on; None for standard output, a pipe or a device.
+    """
 
     def __init__(self, path: str | None, *, overwrite: bool) -> None:
         """Open the output, and repair its last line if that was cut off.
 
         Args:
-            path: The file; None or `-` is standard output, where nothing is resumed.
+            path: The file; None or `-` is standard output.
             overwrite: Forget what it holds.
         """
-        self.path = None if path in (None, "-") else Path(str(path))
+        self.path: Path | None = None
         self.answered: Counter[Key] = Counter()
         self.failed: set[tuple[Key, str]] = set()
-        if self.path is None:
+        if path is None or path == "-":
             sys.stdout.flush()
             self._file: IO[bytes] = sys.stdout.buffer
             return
-        self._file = self.path.open("a+b", buffering=0)
+        file = Path(path)
+        if file.exists() and not file.is_file():  # a pipe or a device
+            self._file = file.open("wb", buffering=0)
+            return
+        self.path = file
+        self._file = file.open("a+b", buffering=0)
         if sys.platform != "win32" and not try_lock(self._file):
             self._file.close()
-            raise click.UsageError(f"another job is writing {self.path}")
+            raise click.UsageError(f"another job is writing {file}")
         if overwrite:
             self._file.truncate(0)
         self._read()
@@ -150,7 +159,7 @@ class Output:
         while view:
             view = view[self._file.write(view) :]
         if self.path is None:
-            self._file.flush()
+            self._file.flush()  # of standard output's buffer
 
     def sync(self) -> None:
         """Put what was written on the disk."""
@@ -159,7 +168,7 @@ class Output:
 
     def close(self) -> None:
         """Stop writing."""
-        if self.path is not None:
+        if self._file is not sys.stdout.buffer:
             self._file.close()
 
     def _read(self) -> None:

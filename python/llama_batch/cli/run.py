@@ -80,7 +80,7 @@ def command(ctx: click.Context, /, prompts: tuple[str, ...], **flags: Any) -> in
 def _read(prompts: tuple[str, ...], ctx: click.Context) -> list[str]:
     """The prompts, with those from standard input."""
     if not prompts:
-        if sys.stdin is None or sys.stdin.isatty():
+        if sys.stdin.isatty():
             raise click.UsageError("give a prompt, or --input with a file of them", ctx)
         prompts = ("-",)
     if prompts.count("-") > 1:
@@ -129,7 +129,7 @@ def opened(model: str | None, options: dict[str, Any]) -> Iterator[Engine]:
 @contextlib.contextmanager
 def _spinner(text: str) -> Iterator[None]:
     """A sign of life on standard error while something takes its time."""
-    if sys.stderr is None or not sys.stderr.isatty():
+    if not sys.stderr.isatty():
         yield
         return
     from rich.console import Console

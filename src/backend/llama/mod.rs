@@ -33,8 +33,8 @@ fn init() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
         logs::install();
-        // SAFETY: called once, before anything else of llama.cpp.
-        unsafe { sys::llama_backend_init() };
+        // Its end would free what models of other engines stand on: it lasts as long as the process.
+        std::mem::forget(llama_cpp_2::llama_backend::LlamaBackend::init());
     });
 }
 
