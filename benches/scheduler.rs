@@ -8,6 +8,7 @@ use llama_batch::backend::Backend;
 use llama_batch::backend::sim::{SimBackend, SimConfig};
 use llama_batch::core::{Mode, Outcome, Request, RequestId, Scheduler, SchedulerOptions, Time, Work};
 use llama_batch::options::{RequestOptions, StartOptions};
+use std::time::Instant;
 
 fn request(id: u64, n_prompt: i32, max_tokens: u32) -> Request {
     let hour = Some(3600.0);
@@ -59,12 +60,28 @@ fn busy(n_running: u32, n_cached: u32, n_queued: u64) -> (Scheduler, SimBackend,
     (scheduler, backend, id)
 }
 
+/// Ticks of one scheduler before a fresh one takes its place: nothing ends and nothing fills up meanwhile.
+const N_TICKS: u64 = 2048;
+
 fn ticks(c: &mut Criterion) {
     let mut group = c.benchmark_group("tick");
     for (n_running, n_cached, n_queued) in [(4, 0, 0), (16, 64, 100), (64, 180, 10_000)] {
-        let (mut scheduler, mut backend, _) = busy(n_running, n_cached, n_queued);
         group.bench_function(format!("{n_running} running, {n_cached} cached, {n_queued} queued"), |b| {
-            b.iter(|| tick(&mut scheduler, &mut backend));
+            b.iter_custom(|n| {
+                (0..n)
+                    .step_by(N_TICKS as usize)
+                    .map(|at| {
+                        let (mut scheduler, mut backend, _) = busy(n_running, n_cached, n_queued);
+                        let began = Instant::now();
+                        for _ in at..n.min(at + N_TICKS) {
+                            assert!(tick(&mut scheduler, &mut backend), "every tick computes");
+                        }
+                        let took = began.elapsed();
+                        assert_eq!(scheduler.stats().active_slots, n_running);
+                        took
+                    })
+                    .sum()
+            });
         });
     }
     group.finish();
