@@ -2,12 +2,14 @@
 //!
 //! The budget is 100 µs with 64 requests running, 10,000 queued and 256 sequences.
 #![allow(missing_docs, reason = "criterion's macros write undocumented items")]
+#![allow(clippy::disallowed_methods, reason = "a bench measures time")]
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use llama_batch::backend::Backend;
 use llama_batch::backend::sim::{SimBackend, SimConfig};
-use llama_batch::core::{Mode, Outcome, Request, RequestId, Scheduler, SchedulerOptions, Time, Work};
+use llama_batch::core::{Mode, Outcome, PrefixIndex, Request, RequestId, Scheduler, SchedulerOptions, Time, Work};
 use llama_batch::options::{RequestOptions, StartOptions};
+use std::sync::Arc;
 use std::time::Instant;
 
 fn request(id: u64, n_prompt: i32, max_tokens: u32) -> Request {
@@ -99,5 +101,44 @@ fn arrivals(c: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, ticks, arrivals);
+/// Admission finds the best prefix among sequences that are long and much alike: most of their tokens are the same.
+fn prefixes(c: &mut Criterion) {
+    const N_TOKENS: i32 = 32_000;
+    let n_cached = 240;
+    let config = SimConfig { n_ctx: 1 << 24, n_parallel: 4, n_batch: 8192, ..SimConfig::default() };
+    let mut backend = SimBackend::new(config);
+    let options = StartOptions { n_parallel: 4, chunk_size: 8192, n_batch: Some(8192), ..StartOptions::default() };
+    let mut scheduler = Scheduler::new(SchedulerOptions::from(&options), backend.limits());
+    let with =
+        |id: u64, prompt: &Arc<[i32]>, max_tokens| Request { prompt: Arc::clone(prompt), ..request(id, 1, max_tokens) };
+    let tokens =
+        |departs: i32| (0..N_TOKENS).map(|i| if i < departs { i % 250 } else { (i + departs) % 241 }).collect();
+    for id in 1..=n_cached {
+        let prompt: Arc<[i32]> = tokens(N_TOKENS - 100 * id as i32);
+        scheduler.submit(Time(0), with(id, &prompt, 1)).expect("there is room");
+        while !scheduler.is_idle() {
+            tick(&mut scheduler, &mut backend);
+        }
+    }
+    assert_eq!(u64::from(scheduler.stats().cached_sequences), n_cached);
+    let mut index = PrefixIndex::default();
+    for id in 1..=256 {
+        index.insert(None, id, tokens(N_TOKENS - 100 * id));
+    }
+    let (asked, mut id) = (tokens(N_TOKENS - 50), n_cached);
+    c.bench_function("match 32k tokens with 256 sequences of 32k", |b| b.iter(|| index.matches(None, &asked).next()));
+    c.bench_function("admit and cancel 32k tokens beside 240 cached sequences of 32k", |b| {
+        b.iter(|| {
+            id += 1;
+            scheduler.submit(Time(1), with(id, &asked, 10)).expect("there is room");
+            tick(&mut scheduler, &mut backend);
+            scheduler.cancel(Time(1), RequestId(id));
+            while !scheduler.is_idle() {
+                tick(&mut scheduler, &mut backend);
+            }
+        });
+    });
+}
+
+criterion_group!(benches, ticks, arrivals, prefixes);
 criterion_main!(benches);

@@ -1,10 +1,11 @@
 //! Admission: who gets a slot, and with which prefix.
 
-use super::event::{Event, PrefixSource};
+use super::donors::{Match, Prefix, n_to_compute};
+use super::event::Event;
 use super::ids::{RequestId, SeqId, SlotId};
+use super::prefix::common_prefix;
 use super::running::{Live, Place};
 use super::scheduler::Scheduler;
-use super::sequences::{Holder, Match, common_prefix};
 use super::time::Time;
 use super::work::Op;
 
@@ -22,11 +23,11 @@ impl Scheduler {
         }
         while let Some(slot) = self.free_slot() {
             let Some(id) = self.next_in_line() else { return };
-            let found = self.prefix_for(id);
-            if !self.fits(id, found) {
+            let prefix = self.prefix_for(id);
+            if !self.fits(id, prefix) {
                 return;
             }
-            self.start(now, id, slot, found);
+            self.start(now, id, slot, prefix);
         }
     }
 
@@ -34,29 +35,25 @@ impl Scheduler {
         self.parked.first().or_else(|| self.waiting.first()).copied()
     }
 
-    pub(super) fn prefix_for(&self, id: RequestId) -> Option<Match> {
-        let live = &self.live[&id];
-        if live.request.cache_prompt { self.sequences.best_match(&live.request, &live.tokens) } else { None }
-    }
-
     /// Whether the cells of a request, and those that the running ones will need soon, can be had by evicting nothing
     /// but cached sequences. A request that runs alone always fits: longer prompts were refused at submission.
-    pub(super) fn fits(&self, id: RequestId, found: Option<Match>) -> bool {
+    pub(super) fn fits(&self, id: RequestId, prefix: Prefix) -> bool {
         if !self.limits.kv_unified || self.running_ids().next().is_none() {
             return true;
         }
         let live = &self.live[&id];
-        let needed = live.n_tokens() - found.map_or(0, |found| found.len) + headroom(live);
+        let needed = live.n_tokens() - prefix.len() + headroom(live);
         let promised: u32 =
-            self.running_ids().map(|id| &self.live[&id]).map(|live| live.n_remaining() + headroom(live)).sum();
-        let kept = self.sequences.running().chain(found.map(|found| found.seq));
+            self.running_ids().map(|id| &self.live[&id]).map(|live| n_to_compute(live) + headroom(live)).sum();
+        let found = if let Prefix::There(found) = prefix { Some(found.seq) } else { None };
+        let kept = self.sequences.running().chain(found);
         needed + promised + self.sequences.cells.n_held_by(kept) <= self.limits.n_ctx
     }
 
-    fn start(&mut self, now: Time, id: RequestId, slot: SlotId, found: Option<Match>) {
-        self.tell_instability(id, found);
-        let (seq, found) = self.take_sequence(now, id, found);
-        self.sequences.hold(seq, Holder::Request(id));
+    fn start(&mut self, now: Time, id: RequestId, slot: SlotId, prefix: Prefix) {
+        self.tell_instability(id, prefix.len());
+        let (seq, found) = self.take_sequence(now, id, prefix);
+        self.sequences.hold(seq, &self.live[&id].request);
         self.slots[slot.0 as usize] = Some(id);
         self.waiting.remove(&id);
         self.parked.remove(&id);
@@ -81,22 +78,20 @@ impl Scheduler {
         }
         live.place = Place::Running { slot, seq };
         live.last_seq = Some(seq);
-        live.n_computed = found.map_or(0, |found| found.len);
-        live.found =
-            found.map_or(PrefixSource::None, |found| if found.own { PrefixSource::Own } else { PrefixSource::Donor });
-        live.progressed_at = now;
-        self.starting.push(id);
+        if let Prefix::Awaited(awaited) = prefix {
+            self.set_awaits(id, Some(awaited));
+        } else {
+            self.begin_with(now, id, found);
+        }
     }
 
     /// A sequence id for a request, and the prefix that it really gets.
-    fn take_sequence(&mut self, now: Time, id: RequestId, found: Option<Match>) -> (SeqId, Option<Match>) {
+    fn take_sequence(&mut self, now: Time, id: RequestId, prefix: Prefix) -> (SeqId, Option<Match>) {
+        let found = if let Prefix::There(found) = prefix { Some(found) } else { None };
         if self.sequences.forks() {
             let seq = self.sequences.free_computed_id().expect("running requests never outnumber computed ids");
             if let Some(found) = found {
-                self.ops.push(Op::Copy { from: found.seq, to: seq, len: found.len });
-                if let Some(cached) = self.sequences.cached_mut(found.seq) {
-                    cached.last_used = now;
-                }
+                self.adopt(now, found, seq);
             }
             return (seq, found);
         }
@@ -123,7 +118,7 @@ impl Scheduler {
 
     /// A session whose prompt departs early from its own history is told: something rewrites earlier turns. A common
     /// beginning with other conversations, such as a system prompt, never is.
-    fn tell_instability(&mut self, id: RequestId, found: Option<Match>) {
+    fn tell_instability(&mut self, id: RequestId, n_found: u32) {
         let live = &self.live[&id];
         if !live.request.cache_prompt || live.place != Place::Waiting {
             return;
@@ -132,7 +127,7 @@ impl Scheduler {
         let matched = common_prefix(&cached.tokens, &live.tokens);
         let n_cached = cached.tokens.len();
         let rewritten = n_cached >= 64 && matched * 10 > n_cached && matched * 2 < n_cached;
-        if rewritten && found.is_none_or(|found| found.len as usize <= matched) {
+        if rewritten && n_found as usize <= matched {
             self.events.push_back(Event::PrefixInstability {
                 seq,
                 matched_tokens: matched as u32,

@@ -14,7 +14,16 @@ impl Scheduler {
     /// A pass over the running requests; nothing where ops have to come first, or nobody runs.
     pub(super) fn plan_pass(&mut self, now: Time) -> Option<Work> {
         while self.running_ids().next().is_some() {
-            let view = self.view();
+            let mut view = self.view();
+            if view.requests.is_empty() {
+                // Those who were awaited are gone.
+                self.end_waits(now);
+                if !self.ops.is_empty() {
+                    return None;
+                }
+                self.tell_starts();
+                view = self.view();
+            }
             let grants = match self.options.batch_strategy {
                 StrategyOption::Builtin(built_in) => strategy::share(built_in, &view, self.last_served),
                 StrategyOption::Callable(_) => match self.custom_grants.take() {
@@ -35,7 +44,9 @@ impl Scheduler {
     }
 
     fn view(&self) -> StrategyView {
-        let mut running: Vec<_> = self.running_ids().map(|id| (self.live[&id].admitted_no, id)).collect();
+        let computes = |id: &RequestId| self.live[id].awaits.is_none();
+        let mut running: Vec<_> =
+            self.running_ids().filter(computes).map(|id| (self.live[&id].admitted_no, id)).collect();
         running.sort_unstable();
         let requests = running.into_iter().filter_map(|(_, id)| {
             let live = &self.live[&id];
@@ -124,6 +135,7 @@ impl Scheduler {
         let Place::Running { slot, seq } = live.place else { return };
         live.place = Place::Parked { since: now };
         live.n_computed = 0;
+        live.awaits = None;
         let n_tokens = live.n_tokens();
         self.slots[slot.0 as usize] = None;
         self.parked.insert(id);

@@ -11,7 +11,7 @@ impl Scheduler {
     /// When one is broken.
     pub fn check(&self) {
         self.check_step();
-        self.sequences.cells.check();
+        self.sequences.check();
         for (id, live) in &self.live {
             self.check_live(live);
             let n_places = [
@@ -55,8 +55,15 @@ impl Scheduler {
                     assert_eq!(self.sequences.cells.len(seq), live.n_computed, "its cells are what is computed");
                     assert!(live.n_remaining() > 0, "a running request has something to compute");
                 }
+                if let Some(awaited) = live.awaits {
+                    assert_eq!(live.n_computed, 0, "who awaits a prefix has none");
+                    let donor = self.live.get(&awaited.donor);
+                    assert!(donor.is_none_or(|d| d.admitted_no < live.admitted_no), "only older ones are awaited");
+                }
             }
-            Place::Waiting | Place::Parked { .. } => assert_eq!(live.n_computed, 0, "who waits holds no cells"),
+            Place::Waiting | Place::Parked { .. } => {
+                assert_eq!((live.n_computed, live.awaits), (0, None), "who waits holds no cells and no promise");
+            }
         }
     }
 

@@ -1,13 +1,14 @@
 //! How a request ends, and what stays of its sequence.
 
 use super::event::{Event, FinishReason, Finished, Timings, Usage};
-use super::ids::{RequestId, SeqId};
+use super::ids::{RequestId, SeqId, Token};
 use super::running::{End, Live, Place};
 use super::scheduler::Scheduler;
-use super::sequences::{Cached, Holder};
+use super::sequences::Cached;
 use super::time::Time;
 use super::work::Op;
 use crate::error::Error;
+use std::sync::Arc;
 
 impl Scheduler {
     /// The one end of a request: its text is flushed, its sampler closed, its sequence cached or removed.
@@ -62,15 +63,14 @@ impl Scheduler {
 
     /// What becomes of the sequence of a request that ended: a cached prefix, if it may and nothing holds it already.
     fn retain(&mut self, now: Time, live: &Live, seq: SeqId) {
-        let tokens = live.tokens[..live.n_computed as usize].to_vec();
+        let tokens: Arc<[Token]> = live.tokens[..live.n_computed as usize].into();
         if !live.request.cache_prompt || tokens.is_empty() || !self.sequences.caches() {
             self.ops.push(Op::Remove(seq));
             return;
         }
         let scope = &live.request.scope;
-        let same_scope = |cached: &Cached| cached.scope == *scope;
-        let holder = self.sequences.cached().find(|(_, c)| same_scope(c) && c.tokens.starts_with(&tokens));
-        if let Some((holder, _)) = holder {
+        let (holder, subsumed) = self.sequences.around(scope.as_ref(), &tokens);
+        if let Some(holder) = holder {
             if let Some(cached) = self.sequences.cached_mut(holder) {
                 cached.last_used = now;
                 cached.session = live.request.session.clone().or_else(|| cached.session.take());
@@ -78,12 +78,6 @@ impl Scheduler {
             self.ops.push(Op::Remove(seq));
             return;
         }
-        let subsumed: Vec<SeqId> = self
-            .sequences
-            .cached()
-            .filter(|(_, c)| same_scope(c) && tokens.starts_with(&c.tokens))
-            .map(|(id, _)| id)
-            .collect();
         for id in subsumed {
             self.drop_cached(id);
         }
@@ -100,13 +94,13 @@ impl Scheduler {
     /// Move a sequence to an id for cached ones, where the memory has such ids; else keep it where it is.
     fn keep(&mut self, seq: SeqId, cached: Cached) {
         if !self.sequences.forks() {
-            self.sequences.hold(seq, Holder::Cached(cached));
+            self.sequences.keep(seq, cached);
             return;
         }
         let len = cached.tokens.len() as u32;
         if let Some(to) = self.sequences.free_cache_id() {
             self.ops.push(Op::Copy { from: seq, to, len });
-            self.sequences.hold(to, Holder::Cached(cached));
+            self.sequences.keep(to, cached);
         }
         self.ops.push(Op::Remove(seq));
     }

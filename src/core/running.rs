@@ -1,5 +1,6 @@
 //! A request from its submission to its end.
 
+use super::donors::Awaited;
 use super::event::{FinishReason, PrefixSource};
 use super::ids::{SeqId, SlotId, Token};
 use super::request::Request;
@@ -40,6 +41,8 @@ pub(super) struct Live {
     pub(super) has_sampler: bool,
     /// First position still in the KV cache; above 0 once a sliding window has moved on.
     pub(super) pos_min: u32,
+    /// What it waits for, on its slot, instead of computing it.
+    pub(super) awaits: Option<Awaited>,
     /// Where the prefix of this start or resumption came from.
     pub(super) found: PrefixSource,
     /// How long it was parked, until its resumption is told.
@@ -69,6 +72,7 @@ impl Live {
             text: Utf8Assembler::default(),
             has_sampler: false,
             pos_min: 0,
+            awaits: None,
             found: PrefixSource::None,
             parked_for: None,
             prefix_cache_tokens: 0,
@@ -113,9 +117,10 @@ impl Live {
         }
     }
 
-    /// When it ran out of time, or will: `stall_timeout`, which counts only while it holds a slot.
+    /// When it ran out of time, or will: `stall_timeout`, which counts only while it holds a slot. Who awaits another's
+    /// prefix stalls only if that one does.
     pub(super) fn stalls_at(&self) -> Option<Time> {
-        self.seq()?;
+        self.seq().filter(|_| self.awaits.is_none())?;
         Some(self.progressed_at + self.request.stall_timeout?)
     }
 }

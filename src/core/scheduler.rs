@@ -220,6 +220,7 @@ impl Scheduler {
         if self.in_flight {
             return None;
         }
+        self.end_waits(now);
         self.admit(now);
         if self.ops.is_empty() {
             self.tell_starts();

@@ -4,17 +4,19 @@
 
 use super::cells::CellAccount;
 use super::ids::{RequestId, SeqId, Token};
+use super::prefix::PrefixIndex;
 use super::request::Request;
 use super::time::Time;
 use super::work::{Limits, MemoryKind};
 use crate::options::Key;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A sequence without a request: a prefix for later prompts.
 #[derive(Debug)]
 pub(super) struct Cached {
     /// The tokens whose cells it holds.
-    pub(super) tokens: Vec<Token>,
+    pub(super) tokens: Arc<[Token]>,
     /// Only requests of an equal scope may reuse it.
     pub(super) scope: Option<Key>,
     /// The conversation that left it.
@@ -34,30 +36,30 @@ pub(super) enum Holder {
     Cached(Cached),
 }
 
-/// A prefix that a prompt can reuse.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Match {
-    /// The cached sequence.
-    pub(super) seq: SeqId,
-    /// Tokens of the prompt that it holds.
-    pub(super) len: u32,
-    /// Whether the prompt's own session left it.
-    pub(super) own: bool,
-}
-
 /// The table of sequences, with the account of their cells.
 #[derive(Debug)]
 pub(super) struct Sequences {
     limits: Limits,
     n_cached_max: u32,
     table: BTreeMap<SeqId, Holder>,
+    /// Cached sequences by their tokens; where prefixes can be forked, running ones by their prompts too.
+    index: PrefixIndex<SeqId>,
+    /// The scopes of those in the index.
+    scopes: BTreeMap<SeqId, Option<Key>>,
     pub(super) cells: CellAccount,
 }
 
 impl Sequences {
     pub(super) fn new(limits: Limits, n_cache_seqs: Option<u32>) -> Self {
         let n_cached_max = n_cache_seqs.unwrap_or(u32::MAX);
-        Self { limits, n_cached_max, table: BTreeMap::new(), cells: CellAccount::default() }
+        Self {
+            limits,
+            n_cached_max,
+            table: BTreeMap::new(),
+            index: PrefixIndex::default(),
+            scopes: BTreeMap::new(),
+            cells: CellAccount::default(),
+        }
     }
 
     /// Whether cached sequences have ids of their own, from which running ones fork.
@@ -111,12 +113,31 @@ impl Sequences {
         self.n_cached_max > 0
     }
 
-    pub(super) fn hold(&mut self, seq: SeqId, holder: Holder) {
-        self.table.insert(seq, holder);
+    /// A request runs on a sequence, which others can fork as far as it is computed. What was cached there is its own.
+    pub(super) fn hold(&mut self, seq: SeqId, request: &Request) {
+        self.release(seq);
+        self.table.insert(seq, Holder::Request(request.id));
+        if self.forks() && request.cache_prompt {
+            self.insert(seq, request.scope.clone(), Arc::clone(&request.prompt));
+        }
     }
 
-    pub(super) fn release(&mut self, seq: SeqId) -> Option<Holder> {
-        self.table.remove(&seq)
+    /// Keep a sequence without a request.
+    pub(super) fn keep(&mut self, seq: SeqId, cached: Cached) {
+        self.insert(seq, cached.scope.clone(), Arc::clone(&cached.tokens));
+        self.table.insert(seq, Holder::Cached(cached));
+    }
+
+    pub(super) fn release(&mut self, seq: SeqId) {
+        self.table.remove(&seq);
+        if let Some(scope) = self.scopes.remove(&seq) {
+            self.index.remove(scope.as_ref(), seq);
+        }
+    }
+
+    fn insert(&mut self, seq: SeqId, scope: Option<Key>, tokens: Arc<[Token]>) {
+        self.index.insert(scope.as_ref(), seq, tokens);
+        self.scopes.insert(seq, scope);
     }
 
     pub(super) fn cached_mut(&mut self, seq: SeqId) -> Option<&mut Cached> {
@@ -138,24 +159,28 @@ impl Sequences {
         oldest(true).or_else(|| oldest(false))
     }
 
-    /// The best prefix that a request's tokens can reuse: the longest, its own session's where two are equal.
-    ///
-    /// Never the whole: the last token has to be computed for its logits.
-    pub(super) fn best_match(&self, request: &Request, tokens: &[Token]) -> Option<Match> {
-        let room = tokens.len().saturating_sub(1);
-        let mut best: Option<Match> = None;
-        for (seq, cached) in self.cached().filter(|(_, cached)| cached.scope == request.scope) {
-            let len = common_prefix(&cached.tokens, &tokens[..room]);
-            let own = cached.session.is_some() && cached.session == request.session;
-            if len == 0 || !self.usable(cached, len) {
-                continue;
-            }
-            let found = Match { seq, len: len as u32, own };
-            if best.is_none_or(|best| (found.len, found.own) > (best.len, best.own)) {
-                best = Some(found);
+    /// The sequences that may give a request a prefix, with how many tokens of theirs it begins with, most first. Of a
+    /// running one only its prompt is looked at.
+    pub(super) fn matches(
+        &self,
+        scope: Option<&Key>,
+        tokens: &[Token],
+    ) -> impl Iterator<Item = (SeqId, &Holder, usize)> {
+        self.index.matches(scope, tokens).map(|(seq, len)| (seq, &self.table[&seq], len))
+    }
+
+    /// Cached sequences of the scope among these tokens: one that begins with all of them, and those that they begin with.
+    pub(super) fn around(&self, scope: Option<&Key>, tokens: &[Token]) -> (Option<SeqId>, Vec<SeqId>) {
+        let (mut holder, mut subsumed) = (None, Vec::new());
+        for (seq, held, len) in self.matches(scope, tokens) {
+            let Holder::Cached(cached) = held else { continue };
+            if len == tokens.len() {
+                holder = holder.or(Some(seq));
+            } else if len == cached.tokens.len() {
+                subsumed.push(seq);
             }
         }
-        best
+        (holder, subsumed)
     }
 
     /// The sequence that a session left last.
@@ -166,8 +191,22 @@ impl Sequences {
             .max_by_key(|(seq, cached)| (cached.last_used, *seq))
     }
 
+    /// The index names what the table holds.
+    pub(super) fn check(&self) {
+        self.cells.check();
+        self.index.check();
+        for (seq, holder) in self.iter() {
+            let is_indexed = self.scopes.contains_key(&seq);
+            match holder {
+                Holder::Cached(_) => assert!(is_indexed, "cached sequence {seq} is in the index"),
+                Holder::Request(_) => assert!(self.forks() || !is_indexed, "sequence {seq} can be forked"),
+            }
+        }
+        assert!(self.scopes.keys().all(|seq| self.table.contains_key(seq)), "the index names sequences that are there");
+    }
+
     /// Whether the memory can keep just the first `len` tokens of a cached sequence.
-    fn usable(&self, cached: &Cached, len: usize) -> bool {
+    pub(super) fn usable(&self, cached: &Cached, len: usize) -> bool {
         match self.limits.memory {
             MemoryKind::Full => true,
             // The next token sees the last `window` positions, so those must all be there still.
@@ -175,9 +214,4 @@ impl Sequences {
             MemoryKind::Recurrent => len == cached.tokens.len(),
         }
     }
-}
-
-/// Tokens that two lists have in common from their beginning.
-pub(super) fn common_prefix(a: &[Token], b: &[Token]) -> usize {
-    a.iter().zip(b).take_while(|(x, y)| x == y).count()
 }

@@ -1,5 +1,6 @@
 //! The scheduler over the simulated backend.
 
+mod donors;
 mod pressure;
 mod promises;
 mod swarm;

@@ -32,7 +32,7 @@ fn a_prompt_is_read_in_chunks_beside_running_decodes() {
     for _ in 0..5 {
         sim.step();
     }
-    sim.submit(request(2, prompt(350), 5)).expect("room");
+    sim.submit(Request { cache_prompt: false, ..request(2, prompt(350), 5) }).expect("room");
     let seen = run_all(&mut sim);
     let mixed: Vec<(u32, u32)> = seen
         .events

@@ -1,0 +1,157 @@
+//! Whose prefix a request takes: a cached sequence's, or that of a running one, as far as that has computed it.
+//!
+//! Where prefixes can be forked, a request whose prompt begins with what another is about to compute takes a slot and
+//! awaits that, instead of computing it twice.
+
+use super::event::PrefixSource;
+use super::ids::{RequestId, SeqId, Token};
+use super::prefix::common_prefix;
+use super::running::{Live, Place};
+use super::scheduler::Scheduler;
+use super::sequences::Holder;
+use super::time::Time;
+use super::work::Op;
+
+/// Tokens that are worth waiting for; fewer are computed again.
+const MIN_AWAITED: u32 = 16;
+
+/// A prefix that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Match {
+    /// Who holds it.
+    pub(super) seq: SeqId,
+    /// Tokens of the prompt that it holds.
+    pub(super) len: u32,
+    /// Whether the prompt's own session left it.
+    pub(super) own: bool,
+}
+
+/// A prefix that another request is about to compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Awaited {
+    /// Who computes it.
+    pub(super) donor: RequestId,
+    /// Tokens of the prompt that it will hold.
+    pub(super) len: u32,
+}
+
+/// What a request begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Prefix {
+    Nothing,
+    There(Match),
+    Awaited(Awaited),
+}
+
+impl Prefix {
+    /// Tokens that need not be computed.
+    pub(super) fn len(self) -> u32 {
+        match self {
+            Self::Nothing => 0,
+            Self::There(found) => found.len,
+            Self::Awaited(awaited) => awaited.len,
+        }
+    }
+}
+
+impl Scheduler {
+    /// The longest prefix that a request can have, its own session's where two are equal. Never the whole of its tokens:
+    /// the last one has to be computed for its logits.
+    pub(super) fn prefix_for(&self, id: RequestId) -> Prefix {
+        let live = &self.live[&id];
+        if !live.request.cache_prompt {
+            return Prefix::Nothing;
+        }
+        let tokens = &live.tokens[..live.tokens.len().saturating_sub(1)];
+        let (mut best, mut awaited): (Option<Match>, Option<Awaited>) = (None, None);
+        for (seq, holder, len) in self.sequences.matches(live.request.scope.as_ref(), tokens) {
+            let (there, session) = match holder {
+                Holder::Cached(cached) if self.sequences.usable(cached, len) => (len as u32, &cached.session),
+                Holder::Cached(_) => continue,
+                Holder::Request(donor) => {
+                    let donor = &self.live[donor];
+                    let len = shared_with(donor, tokens, len);
+                    if len > donor.n_computed && donor.admitted_no < age(live) && donor.doomed.is_none() {
+                        let found = Awaited { donor: donor.request.id, len };
+                        awaited = awaited.filter(|other| other.len >= len).or(Some(found));
+                    }
+                    (len.min(donor.n_computed), &donor.request.session)
+                }
+            };
+            let own = session.is_some() && *session == live.request.session;
+            let found = Match { seq, len: there, own };
+            if there > 0 && best.is_none_or(|best| (found.len, found.own) > (best.len, best.own)) {
+                best = Some(found);
+            }
+        }
+        let there = best.map_or(0, |found| found.len);
+        match (awaited, best) {
+            (Some(awaited), _) if awaited.len >= there + MIN_AWAITED => Prefix::Awaited(awaited),
+            (_, Some(found)) => Prefix::There(found),
+            (_, None) => Prefix::Nothing,
+        }
+    }
+
+    /// Give those who await a prefix what is there by now; who can await it no longer begins with what there is.
+    pub(super) fn end_waits(&mut self, now: Time) {
+        let waits: Vec<RequestId> = self.running_ids().filter(|id| self.live[id].awaits.is_some()).collect();
+        for id in waits {
+            let live = &self.live[&id];
+            let (Some(awaited), Place::Running { seq: to, .. }) = (live.awaits, live.place) else { continue };
+            let donor = self.live.get(&awaited.donor).filter(|donor| donor.doomed.is_none());
+            let goes_on = donor.is_some_and(|donor| donor.seq().is_some() && donor.n_computed < awaited.len);
+            if goes_on {
+                continue;
+            }
+            match self.prefix_for(id) {
+                Prefix::Awaited(other) => self.set_awaits(id, Some(other)),
+                Prefix::There(found) => {
+                    self.adopt(now, found, to);
+                    self.begin_with(now, id, Some(found));
+                }
+                Prefix::Nothing => self.begin_with(now, id, None),
+            }
+        }
+    }
+
+    pub(super) fn set_awaits(&mut self, id: RequestId, awaited: Option<Awaited>) {
+        if let Some(live) = self.live.get_mut(&id) {
+            live.awaits = awaited;
+        }
+    }
+
+    /// Let an empty sequence share a prefix.
+    pub(super) fn adopt(&mut self, now: Time, found: Match, to: SeqId) {
+        self.ops.push(Op::Copy { from: found.seq, to, len: found.len });
+        if let Some(cached) = self.sequences.cached_mut(found.seq) {
+            cached.last_used = now;
+        }
+    }
+
+    /// It is settled what a request begins with.
+    pub(super) fn begin_with(&mut self, now: Time, id: RequestId, found: Option<Match>) {
+        let Some(live) = self.live.get_mut(&id) else { return };
+        live.awaits = None;
+        live.n_computed = found.map_or(0, |found| found.len);
+        live.found =
+            found.map_or(PrefixSource::None, |found| if found.own { PrefixSource::Own } else { PrefixSource::Donor });
+        live.progressed_at = now;
+        self.starting.push(id);
+    }
+}
+
+/// How much of a prompt a running request holds or will: more than its prompt, once it generates what comes next there.
+fn shared_with(donor: &Live, tokens: &[Token], len: usize) -> u32 {
+    let more = if len == donor.request.prompt.len() { common_prefix(&donor.tokens[len..], &tokens[len..]) } else { 0 };
+    (len + more) as u32
+}
+
+/// Only older requests are awaited, so that no two await each other.
+fn age(live: &Live) -> u64 {
+    if live.started_at.is_some() { live.admitted_no } else { u64::MAX }
+}
+
+/// The account of whether a request's cells can be had needs to know what it will compute.
+pub(super) fn n_to_compute(live: &Live) -> u32 {
+    live.n_remaining() - live.awaits.map_or(0, |awaited| awaited.len)
+}
