@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Fault", "Simulation", "SimulationEvent"]
 
-Fault = Literal["kv_full", "fail", "refuse_copy", "refuse_trim", "refuse_open", "fail_draw"]
+Fault = Literal[
+    "kv_full", "fail", "refuse_copy", "refuse_trim", "refuse_save", "refuse_restore", "refuse_open", "fail_draw"
+]
 
 
 @dataclass(frozen=True, slots=True)

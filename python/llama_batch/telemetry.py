@@ -15,10 +15,12 @@ prefix_cache_tokens, prefix_cache_ratio | request_id, seq_id, mode, session, pre
 | `request.resumed` | prefix_cache_tokens, parked_ms | request_id, seq_id |
 | `kv_pressure` | purged_slots, batch_splits | purged_seq_ids |
 | `prefix_instability` | matched_tokens, cached_tokens | seq_id |
+| `ram_cache` | bytes, tokens, total_bytes, entries | op |
 | `strategy_failed` | | reason |
 
 `mode` is "generate" or "stream", `stop_reason` a finish reason, "timeout" or "error"; `seq_id` is None for a request
-that never had a slot. Rates are tokens per second, of the tokens really computed; `ttft_ms` includes the queue.
+that never had a slot. `prefix_source` is "own" (the session's own last sequence), "donor" (another's), "ram" or "none"; `op` is "save",
+"restore" or "evict". Rates are tokens per second, of the tokens really computed; `ttft_ms` includes the queue.
 
 Example:
     >>> with engine.subscribe(lambda event: print(event.name, event.measurements), events=["request.done"]):
@@ -57,6 +59,7 @@ EVENT_NAMES = (
     "request.resumed",
     "kv_pressure",
     "prefix_instability",
+    "ram_cache",
     "strategy_failed",
 )
 

@@ -180,7 +180,7 @@ class Stats:
         queue_depth: requests that wait for a slot.
         n_parallel: slots in total.
         n_batch: rows of one forward pass at most. Unit: tokens.
-        ram_cache_entries: entries in the RAM prompt cache.
+        ram_cache_entries: blocks of 64 tokens in the RAM tier.
         ram_cache_bytes: their size. Unit: bytes.
         parked_requests: requests that gave up their cells and wait to go on.
         cached_sequences: sequences kept of finished requests.

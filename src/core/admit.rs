@@ -1,7 +1,7 @@
 //! Admission: who gets a slot, and with which prefix.
 
-use super::donors::{Match, Prefix, n_to_compute};
-use super::event::Event;
+use super::donors::{Prefix, n_to_compute};
+use super::event::{Event, PrefixSource};
 use super::ids::{RequestId, SeqId, SlotId};
 use super::prefix::common_prefix;
 use super::running::{Live, Place};
@@ -42,17 +42,16 @@ impl Scheduler {
             return true;
         }
         let live = &self.live[&id];
-        let needed = live.n_tokens() - prefix.len() + headroom(live);
+        let needed = live.n_tokens() - prefix.n_shared(self.ram.block()) + headroom(live);
         let promised: u32 =
             self.running_ids().map(|id| &self.live[&id]).map(|live| n_to_compute(live) + headroom(live)).sum();
-        let found = if let Prefix::There(found) = prefix { Some(found.seq) } else { None };
-        let kept = self.sequences.running().chain(found);
+        let kept = self.sequences.running().chain(prefix.seq());
         needed + promised + self.sequences.cells.n_held_by(kept) <= self.limits.n_ctx
     }
 
     fn start(&mut self, now: Time, id: RequestId, slot: SlotId, prefix: Prefix) {
         self.tell_instability(id, prefix.len());
-        let (seq, found) = self.take_sequence(now, id, prefix);
+        let (seq, prefix) = self.take_sequence(id, prefix);
         self.sequences.hold(seq, &self.live[&id].request);
         self.slots[slot.0 as usize] = Some(id);
         self.waiting.remove(&id);
@@ -78,42 +77,39 @@ impl Scheduler {
         }
         live.place = Place::Running { slot, seq };
         live.last_seq = Some(seq);
-        if let Prefix::Awaited(awaited) = prefix {
-            self.set_awaits(id, Some(awaited));
+        if self.sequences.forks() {
+            self.give(now, id, seq, prefix);
         } else {
-            self.begin_with(now, id, found);
+            // What was taken over is there.
+            let source = if let Prefix::There(found) = prefix { found.source() } else { PrefixSource::None };
+            self.begin_with(now, id, prefix.len(), source);
         }
     }
 
     /// A sequence id for a request, and the prefix that it really gets.
-    fn take_sequence(&mut self, now: Time, id: RequestId, prefix: Prefix) -> (SeqId, Option<Match>) {
-        let found = if let Prefix::There(found) = prefix { Some(found) } else { None };
+    fn take_sequence(&mut self, id: RequestId, prefix: Prefix) -> (SeqId, Prefix) {
         if self.sequences.forks() {
-            let seq = self.sequences.free_computed_id().expect("running requests never outnumber computed ids");
-            if let Some(found) = found {
-                self.adopt(now, found, seq);
-            }
-            return (seq, found);
+            return (self.sequences.free_computed_id().expect("running requests never outnumber computed ids"), prefix);
         }
         // Without ids to fork from, the cached sequence itself is taken over and loses its tail. That is worth it only
         // for a match that matters.
         let n_tokens = self.live[&id].n_tokens();
-        if let Some(found) = found {
+        if let Prefix::There(found) = prefix {
             let n_cached = self.sequences.cells.len(found.seq);
             if found.len == n_cached || found.own || u64::from(found.len) * 10 > u64::from(n_tokens) {
                 if found.len < n_cached {
                     self.ops.push(Op::Trim { seq: found.seq, len: found.len });
                 }
-                return (found.seq, Some(found));
+                return (found.seq, prefix);
             }
         }
         if let Some(seq) = self.sequences.free_computed_id() {
-            return (seq, None);
+            return (seq, Prefix::Nothing);
         }
         let seq = self.sequences.victim(None).expect("an id is free or holds a cached sequence");
         self.drop_cached(seq);
         self.totals.n_evicted += 1;
-        (seq, None)
+        (seq, Prefix::Nothing)
     }
 
     /// A session whose prompt departs early from its own history is told: something rewrites earlier turns. A common

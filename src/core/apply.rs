@@ -20,7 +20,7 @@ impl Scheduler {
         for (op, result) in ops.into_iter().zip(results) {
             match op {
                 Op::Open { request, .. } => self.apply_open(now, request, result),
-                Op::Close(_) => {}
+                Op::Close(_) | Op::Forget(_) => {}
                 Op::Copy { from, to, len } => {
                     if result == OpResult::Done && self.sequences.cells.len(from) >= len {
                         self.sequences.cells.copy(from, to, len);
@@ -30,11 +30,16 @@ impl Scheduler {
                 }
                 Op::Trim { seq, len } => match result {
                     OpResult::Done => self.sequences.cells.trim(seq, len),
-                    OpResult::Refused(_) => self.forget_prefix(seq),
+                    OpResult::Refused(_) | OpResult::Saved { .. } | OpResult::Restored { .. } => {
+                        self.forget_prefix(seq);
+                    }
                 },
                 Op::Remove(seq) => self.sequences.cells.trim(seq, 0),
+                Op::Save { blob, .. } => self.apply_save(blob, &result),
+                Op::Restore { seq, from, blobs } => self.apply_restore(seq, from, &blobs, &result),
             }
         }
+        self.tell_ram();
         self.tell_starts();
     }
 
@@ -109,6 +114,7 @@ impl Scheduler {
         self.finish_prompt_only(now, rows);
         self.note_positions(&outcome.positions);
         self.row_cap = None;
+        self.saved_ahead = false;
         self.totals.n_ticks += 1;
         let pressure = std::mem::take(&mut self.pressure);
         if !pressure.purged.is_empty() || pressure.n_splits > 0 {
@@ -212,7 +218,7 @@ impl Scheduler {
     /// The backend has no room although the account has: evict, else halve the pass, else let one yield.
     fn pass_full(&mut self, now: Time, rows: &[Row]) {
         if let Some(victim) = self.sequences.victim(None) {
-            self.evict(victim);
+            self.evict(now, victim);
         } else if rows.len() > 1 {
             self.row_cap = Some(rows.len() as u32 / 2);
             self.pressure.n_splits += 1;

@@ -2,7 +2,7 @@
 
 use super::event::{Event, FinishReason};
 use super::ids::{RequestId, SeqId};
-use super::running::Place;
+use super::running::{Live, Place};
 use super::scheduler::Scheduler;
 use super::strategy;
 use super::time::Time;
@@ -83,7 +83,7 @@ impl Scheduler {
         }
         let n_free = self.limits.n_ctx - self.sequences.cells.n_used();
         let n_rows: u32 = grants.iter().map(|grant| grant.n_rows).sum();
-        if n_rows <= n_free || self.evict_for(n_rows - n_free) {
+        if n_rows <= n_free || self.evict_for(now, n_rows - n_free, None) {
             return grants;
         }
         let n_decode = grants.iter().filter(|grant| self.live[&grant.request].is_decoding()).count() as u32;
@@ -100,18 +100,19 @@ impl Scheduler {
     }
 
     /// Drop least recently used cached sequences for `n_cells`; whether any was there to drop.
-    fn evict_for(&mut self, n_cells: u32) -> bool {
+    pub(super) fn evict_for(&mut self, now: Time, n_cells: u32, spared: Option<SeqId>) -> bool {
         let mut n_freed = 0;
         while n_freed < n_cells {
-            let Some(victim) = self.sequences.victim(None) else { break };
+            let Some(victim) = self.sequences.victim(spared) else { break };
             n_freed += self.sequences.cells.n_exclusive(victim).max(1);
-            self.evict(victim);
+            self.evict(now, victim);
         }
         n_freed > 0
     }
 
-    /// Drop one cached sequence for room.
-    pub(super) fn evict(&mut self, victim: SeqId) {
+    /// Drop one cached sequence for room, and keep what it holds in RAM.
+    pub(super) fn evict(&mut self, now: Time, victim: SeqId) {
+        self.save_cached(now, victim);
         self.drop_cached(victim);
         self.pressure.purged.push(victim);
         self.totals.n_evicted += 1;
@@ -129,8 +130,12 @@ impl Scheduler {
         }
     }
 
-    /// Take a request out of the KV cache. Its tokens stay, and are computed again when it resumes.
+    /// Take a request out of the KV cache. Its tokens stay; what the RAM tier has no room for is computed again when it
+    /// resumes.
     fn park(&mut self, now: Time, id: RequestId) {
+        if let Some(seq) = self.live.get(&id).and_then(Live::seq) {
+            self.save_running(now, id, seq);
+        }
         let Some(live) = self.live.get_mut(&id) else { return };
         let Place::Running { slot, seq } = live.place else { return };
         live.place = Place::Parked { since: now };

@@ -12,6 +12,7 @@ impl Scheduler {
     pub fn check(&self) {
         self.check_step();
         self.sequences.check();
+        self.ram.check();
         for (id, live) in &self.live {
             self.check_live(live);
             let n_places = [

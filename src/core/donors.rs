@@ -26,6 +26,12 @@ pub(super) struct Match {
     pub(super) own: bool,
 }
 
+impl Match {
+    pub(super) fn source(self) -> PrefixSource {
+        if self.own { PrefixSource::Own } else { PrefixSource::Donor }
+    }
+}
+
 /// A prefix that another request is about to compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Awaited {
@@ -40,6 +46,11 @@ pub(super) struct Awaited {
 pub(super) enum Prefix {
     Nothing,
     There(Match),
+    /// In RAM, so many tokens; the first of them perhaps in a sequence.
+    Ram {
+        base: Option<Match>,
+        len: u32,
+    },
     Awaited(Awaited),
 }
 
@@ -49,7 +60,24 @@ impl Prefix {
         match self {
             Self::Nothing => 0,
             Self::There(found) => found.len,
+            Self::Ram { len, .. } => len,
             Self::Awaited(awaited) => awaited.len,
+        }
+    }
+
+    /// Those of them that take no cells of the request's own, in blocks of so many.
+    pub(super) fn n_shared(self, block: u32) -> u32 {
+        match self {
+            Self::Ram { base, .. } => base.map_or(0, |base| base.len / block * block),
+            Self::Nothing | Self::There(_) | Self::Awaited(_) => self.len(),
+        }
+    }
+
+    /// The sequence that it shares cells with.
+    pub(super) fn seq(self) -> Option<SeqId> {
+        match self {
+            Self::There(found) | Self::Ram { base: Some(found), .. } => Some(found.seq),
+            Self::Ram { base: None, .. } | Self::Nothing | Self::Awaited(_) => None,
         }
     }
 }
@@ -85,8 +113,10 @@ impl Scheduler {
             }
         }
         let there = best.map_or(0, |found| found.len);
+        let in_ram = self.n_in_ram(live.request.scope.as_ref(), tokens);
         match (awaited, best) {
-            (Some(awaited), _) if awaited.len >= there + MIN_AWAITED => Prefix::Awaited(awaited),
+            (Some(awaited), _) if awaited.len >= there.max(in_ram) + MIN_AWAITED => Prefix::Awaited(awaited),
+            (_, base) if in_ram > 0 && in_ram >= there + self.ram.block() => Prefix::Ram { base, len: in_ram },
             (_, Some(found)) => Prefix::There(found),
             (_, None) => Prefix::Nothing,
         }
@@ -105,11 +135,7 @@ impl Scheduler {
             }
             match self.prefix_for(id) {
                 Prefix::Awaited(other) => self.set_awaits(id, Some(other)),
-                Prefix::There(found) => {
-                    self.adopt(now, found, to);
-                    self.begin_with(now, id, Some(found));
-                }
-                Prefix::Nothing => self.begin_with(now, id, None),
+                prefix @ (Prefix::There(_) | Prefix::Ram { .. } | Prefix::Nothing) => self.give(now, id, to, prefix),
             }
         }
     }
@@ -117,6 +143,19 @@ impl Scheduler {
     pub(super) fn set_awaits(&mut self, id: RequestId, awaited: Option<Awaited>) {
         if let Some(live) = self.live.get_mut(&id) {
             live.awaits = awaited;
+        }
+    }
+
+    /// Give a request's empty sequence the prefix that was found, or that it has to await.
+    pub(super) fn give(&mut self, now: Time, id: RequestId, to: SeqId, prefix: Prefix) {
+        match prefix {
+            Prefix::Nothing => self.begin_with(now, id, 0, PrefixSource::None),
+            Prefix::There(found) => {
+                self.adopt(now, found, to);
+                self.begin_with(now, id, found.len, found.source());
+            }
+            Prefix::Ram { base, len } => self.restore(now, id, to, base, len),
+            Prefix::Awaited(awaited) => self.set_awaits(id, Some(awaited)),
         }
     }
 
@@ -129,12 +168,11 @@ impl Scheduler {
     }
 
     /// It is settled what a request begins with.
-    pub(super) fn begin_with(&mut self, now: Time, id: RequestId, found: Option<Match>) {
+    pub(super) fn begin_with(&mut self, now: Time, id: RequestId, len: u32, source: PrefixSource) {
         let Some(live) = self.live.get_mut(&id) else { return };
         live.awaits = None;
-        live.n_computed = found.map_or(0, |found| found.len);
-        live.found =
-            found.map_or(PrefixSource::None, |found| if found.own { PrefixSource::Own } else { PrefixSource::Donor });
+        live.n_computed = len;
+        live.found = source;
         live.progressed_at = now;
         self.starting.push(id);
     }

@@ -39,6 +39,8 @@ pub enum PrefixSource {
     Own,
     /// Another sequence.
     Donor,
+    /// The RAM tier, perhaps behind what another sequence holds.
+    Ram,
     /// Nothing was reused.
     None,
 }
@@ -49,7 +51,30 @@ impl PrefixSource {
         match self {
             Self::Own => "own",
             Self::Donor => "donor",
+            Self::Ram => "ram",
             Self::None => "none",
+        }
+    }
+}
+
+/// What happened in the RAM tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum RamOp {
+    /// Blocks were copied into it.
+    Save,
+    /// Blocks were copied out of it.
+    Restore,
+    /// Blocks were dropped for room.
+    Evict,
+}
+
+impl RamOp {
+    /// The word in events.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Save => "save",
+            Self::Restore => "restore",
+            Self::Evict => "evict",
         }
     }
 }
@@ -192,6 +217,19 @@ pub enum Event {
         purged_seq_ids: Vec<SeqId>,
         /// Times a pass was halved to fit.
         batch_splits: u32,
+    },
+    /// Something happened in the RAM tier.
+    RamCache {
+        /// What.
+        op: RamOp,
+        /// Of the tokens involved. Unit: bytes.
+        n_bytes: u64,
+        /// How many.
+        n_tokens: u32,
+        /// What the tier takes now. Unit: bytes.
+        total_bytes: u64,
+        /// Blocks in it now.
+        n_entries: u32,
     },
     /// A prompt shares only a part of the history that its session left: something rewrites earlier turns.
     PrefixInstability {

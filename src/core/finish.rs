@@ -83,11 +83,13 @@ impl Scheduler {
         }
         while !self.sequences.has_cache_room() {
             let Some(victim) = self.sequences.victim(None) else { break };
+            self.save_cached(now, victim);
             self.drop_cached(victim);
             self.totals.n_evicted += 1;
         }
         let session = live.request.session.clone();
-        let cached = Cached { tokens, scope: scope.clone(), session, last_used: now, pos_min: live.pos_min };
+        let cached =
+            Cached { tokens, scope: scope.clone(), session, last_used: now, pos_min: live.pos_min, n_saved: 0 };
         self.keep(seq, cached);
     }
 

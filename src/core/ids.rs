@@ -29,3 +29,7 @@ id!(
     /// A sequence in the KV cache: llama.cpp's `llama_seq_id`.
     SeqId(u32)
 );
+id!(
+    /// A block of KV state that the backend keeps in RAM; ascending, never reused.
+    BlobId(u64)
+);

@@ -3,10 +3,12 @@
 
 use super::event::{Event, FinishReason};
 use super::ids::{RequestId, SeqId, SlotId};
+use super::ram::RamTier;
 use super::request::Request;
 use super::running::{End, Live, Place};
-use super::sequences::Sequences;
+use super::sequences::{Holder, Sequences};
 use super::stats::Stats;
+use super::tiers::RamTally;
 use super::time::Time;
 use super::work::{Grant, Limits, Op, Outcome, Work};
 use crate::error::{Error, TimeoutKind};
@@ -28,6 +30,8 @@ pub struct SchedulerOptions {
     pub max_queue: u32,
     /// Cached sequences at most.
     pub n_cache_seqs: Option<u32>,
+    /// What the RAM tier may take; None leaves it to the backend. Unit: bytes.
+    pub ram_bytes: Option<u64>,
     /// How a pass is shared out.
     pub batch_strategy: StrategyOption,
 }
@@ -40,6 +44,7 @@ impl From<&StartOptions> for SchedulerOptions {
             chunk_size: options.chunk_size,
             max_queue: options.max_queue,
             n_cache_seqs: options.n_cache_seqs,
+            ram_bytes: options.prompt_cache_ram_mb.map(|mb| u64::from(mb) << 20),
             batch_strategy: options.batch_strategy,
         }
     }
@@ -57,6 +62,12 @@ pub struct Scheduler {
     pub(super) parked: BTreeSet<RequestId>,
     pub(super) slots: Vec<Option<RequestId>>,
     pub(super) sequences: Sequences,
+    pub(super) ram: RamTier,
+    pub(super) ram_tally: RamTally,
+    /// Cells that the restores of the next `Prepare` take.
+    pub(super) reserved: u32,
+    /// Whether blocks were saved ahead since the last pass.
+    pub(super) saved_ahead: bool,
     /// When a request's total or queue time is over.
     deadlines: BTreeSet<(Time, RequestId, TimeoutOrder)>,
     /// What the next `Prepare` has to do.
@@ -99,6 +110,7 @@ impl Scheduler {
         assert!(options.n_parallel > 0 && options.n_parallel <= limits.n_seq_max, "a sequence for each slot");
         assert!(limits.n_batch > 0 && limits.n_ctx_seq > 0, "room for a row");
         let sequences = Sequences::new(limits.clone(), options.n_cache_seqs);
+        let ram = RamTier::new(limits.block, limits.block_bytes, options.ram_bytes.unwrap_or(limits.ram_bytes));
         let slots = vec![None; options.n_parallel as usize];
         Self {
             options,
@@ -108,6 +120,10 @@ impl Scheduler {
             parked: BTreeSet::new(),
             slots,
             sequences,
+            ram,
+            ram_tally: RamTally::default(),
+            reserved: 0,
+            saved_ahead: false,
             deadlines: BTreeSet::new(),
             ops: Vec::new(),
             starting: Vec::new(),
@@ -222,6 +238,9 @@ impl Scheduler {
         }
         self.end_waits(now);
         self.admit(now);
+        if self.running_ids().next().is_some() {
+            self.save_ahead(now);
+        }
         if self.ops.is_empty() {
             self.tell_starts();
         }
@@ -274,6 +293,8 @@ impl Scheduler {
             n_parallel: self.options.n_parallel,
             n_batch: self.max_rows(),
             cached_sequences: self.sequences.n_cached(),
+            ram_cache_entries: self.ram.n_blocks(),
+            ram_cache_bytes: self.ram.n_bytes(),
             kv_cells_used: self.sequences.cells.n_used(),
             kv_cells_total: self.limits.n_ctx,
             ..self.totals.clone()
@@ -328,6 +349,14 @@ impl Scheduler {
     pub(super) fn drop_cached(&mut self, seq: SeqId) {
         self.sequences.release(seq);
         self.ops.push(Op::Remove(seq));
+    }
+
+    /// The request that runs on a sequence.
+    pub(super) fn holder_mut(&mut self, seq: SeqId) -> Option<&mut Live> {
+        match self.sequences.holder(seq)? {
+            Holder::Request(id) => self.live.get_mut(id),
+            Holder::Cached(_) => None,
+        }
     }
 
     pub(super) fn free_slot(&self) -> Option<SlotId> {

@@ -25,6 +25,8 @@ pub(super) struct Cached {
     pub(super) last_used: Time,
     /// First position still there; above 0 once a sliding window has moved on.
     pub(super) pos_min: u32,
+    /// Tokens that were saved to RAM ahead of need; they need not be there any more.
+    pub(super) n_saved: u32,
 }
 
 /// What holds a sequence id.

@@ -21,6 +21,10 @@ pub struct Stats {
     pub n_batch: u32,
     /// Cached sequences without a request.
     pub cached_sequences: u32,
+    /// Blocks in the RAM tier.
+    pub ram_cache_entries: u32,
+    /// What they take. Unit: bytes.
+    pub ram_cache_bytes: u64,
     /// KV cells in use, shared ones once.
     pub kv_cells_used: u32,
     /// KV cells in total.

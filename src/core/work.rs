@@ -3,7 +3,7 @@
 //! All of it is owned, serialisable data, so that the same contract serves llama.cpp, the simulator, recording and
 //! replay, and a backend in a child process.
 
-use super::ids::{RequestId, SeqId, Token};
+use super::ids::{BlobId, RequestId, SeqId, Token};
 use super::request::SamplingParams;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -40,6 +40,13 @@ pub struct Limits {
     pub memory: MemoryKind,
     /// Whether all sequences share one buffer, so that a copy between two of them shares cells and costs nothing.
     pub kv_unified: bool,
+    /// Positions of a block whose state can be saved to RAM and restored apart from all others; 0 where the memory has
+    /// no such blocks.
+    pub block: u32,
+    /// What one takes in RAM, at most. Unit: bytes.
+    pub block_bytes: u64,
+    /// What all may take together, where the options do not say. Unit: bytes.
+    pub ram_bytes: u64,
 }
 
 /// One row of a forward pass: one token of one sequence.
@@ -89,6 +96,26 @@ pub enum Op {
     },
     /// Forget a sequence. Never fails.
     Remove(SeqId),
+    /// Keep a copy of one block of a sequence in RAM.
+    Save {
+        /// Which sequence.
+        seq: SeqId,
+        /// The block's first position; it is [`Limits::block`] positions long.
+        from: u32,
+        /// Under which number.
+        blob: BlobId,
+    },
+    /// Append blocks to a sequence that holds `from` positions. The copies stay.
+    Restore {
+        /// Which sequence.
+        seq: SeqId,
+        /// Where the first block belongs.
+        from: u32,
+        /// The blocks, in order.
+        blobs: Vec<BlobId>,
+    },
+    /// Drop a copy in RAM.
+    Forget(BlobId),
 }
 
 /// What came of one [`Op`].
@@ -98,6 +125,18 @@ pub enum OpResult {
     Done,
     /// It is not, and nothing changed; the text says why.
     Refused(String),
+    /// A block is saved.
+    Saved {
+        /// What it takes. Unit: bytes.
+        n_bytes: u64,
+    },
+    /// Blocks are restored.
+    Restored {
+        /// So many, from the first.
+        n_blobs: u32,
+        /// Whether the next one is of no use; otherwise there was no room for it.
+        lost: bool,
+    },
 }
 
 /// What a custom batch strategy sees of one running request.

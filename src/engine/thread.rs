@@ -199,6 +199,7 @@ impl EngineThread {
             }
             Event::Tick { .. }
             | Event::KvPressure { .. }
+            | Event::RamCache { .. }
             | Event::PrefixInstability { .. }
             | Event::StrategyFailed { .. } => None,
         };

@@ -87,6 +87,8 @@ options! {
         kv_unified: Option<bool> = None;
         /// Cached sequences kept beside the running ones; None chooses by the kind of memory that the model has.
         n_cache_seqs: Option<u32> = None, range 0.0..255.0, unit "sequences";
+        /// Memory for the KV state of sequences that lost their cells, taken as it is used; 0 is off. None means an eighth of the memory that is free at load, 8 GiB at most.
+        prompt_cache_ram_mb: Option<u32> = None, range 0.0..16_777_216.0, unit "MiB";
         /// How a forward pass is shared out between requests: "decode_maximal", "prefill_priority", "balanced", or a callable.
         batch_strategy: StrategyOption = StrategyOption::Builtin(BatchStrategy::DecodeMaximal);
 

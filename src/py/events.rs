@@ -106,6 +106,7 @@ pub(super) fn describe<'py>(
         Event::Parked { .. }
         | Event::Resumed { .. }
         | Event::KvPressure { .. }
+        | Event::RamCache { .. }
         | Event::PrefixInstability { .. }
         | Event::StrategyFailed { .. } => rare(event, measured, meta),
     }
@@ -126,6 +127,14 @@ fn rare<'py>(event: &Event, measured: &Bound<'py, PyDict>, meta: &Bound<'py, PyD
             meta.set_item("request_id", request.0)?;
             meta.set_item("seq_id", seq.0)?;
             Ok("request.resumed")
+        }
+        Event::RamCache { op, n_bytes, n_tokens, total_bytes, n_entries } => {
+            measured.set_item("bytes", n_bytes)?;
+            measured.set_item("tokens", n_tokens)?;
+            measured.set_item("total_bytes", total_bytes)?;
+            measured.set_item("entries", n_entries)?;
+            meta.set_item("op", op.word())?;
+            Ok("ram_cache")
         }
         Event::KvPressure { purged_seq_ids, batch_splits } => {
             measured.set_item("purged_slots", purged_seq_ids.len())?;

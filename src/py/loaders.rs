@@ -120,6 +120,8 @@ fn set(simulated: &mut Simulated, name: &str, value: &str) -> Result<(), Error> 
         "fail_draw" => config.fault_rates.fail_draw = whole()?,
         "refuse_copy" => config.fault_rates.refuse_copy = whole()?,
         "refuse_trim" => config.fault_rates.refuse_trim = whole()?,
+        "refuse_save" => config.fault_rates.refuse_save = whole()?,
+        "refuse_restore" => config.fault_rates.refuse_restore = whole()?,
         "refuse_open" => config.fault_rates.refuse_open = whole()?,
         other => return Err(Error::Option(format!("sim: unknown setting {other:?}"))),
     }

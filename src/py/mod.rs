@@ -38,6 +38,8 @@ fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyDict
         n_parallel,
         n_batch,
         cached_sequences,
+        ram_cache_entries,
+        ram_cache_bytes,
         kv_cells_used,
         kv_cells_total,
         n_ticks,

@@ -79,6 +79,8 @@ impl Simulation {
             "fail" => Fault::Fail(code),
             "refuse_copy" => Fault::RefuseCopy,
             "refuse_trim" => Fault::RefuseTrim,
+            "refuse_save" => Fault::RefuseSave,
+            "refuse_restore" => Fault::RefuseRestore,
             "refuse_open" => Fault::RefuseOpen,
             "fail_draw" => Fault::FailDraw,
             other => return Err(errors::raise(py, &Error::Option(format!("unknown fault {other:?}")))),

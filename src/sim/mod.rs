@@ -113,7 +113,9 @@ impl Simulation {
     pub fn check(&self) {
         self.scheduler.check();
         if self.scheduler.is_settled() {
-            assert_eq!(self.scheduler.stats().kv_cells_used, self.backend.n_cells_used(), "the account of KV cells");
+            let stats = self.scheduler.stats();
+            assert_eq!(stats.kv_cells_used, self.backend.n_cells_used(), "the account of KV cells");
+            assert_eq!(stats.ram_cache_entries as usize, self.backend.n_blobs(), "the account of the RAM tier");
         }
         if self.scheduler.is_idle() {
             assert_eq!(self.backend.n_samplers(), 0, "samplers outlive their requests");

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 FULL = bool(os.environ.get("LLAMA_BATCH_FULL"))
 WORKS_AT_MOST = 20_000
-FAULTS: tuple[Fault, ...] = ("kv_full", "fail", "refuse_copy", "refuse_trim", "refuse_open", "fail_draw")
+FAULTS: tuple[Fault, ...] = (
+    *("kv_full", "fail", "refuse_copy", "refuse_trim", "refuse_save", "refuse_restore", "refuse_open", "fail_draw"),
+)
 TIMEOUTS = ("timeout", "queue_timeout", "stall_timeout")
 
 

@@ -79,6 +79,9 @@ impl LlamaBackend {
             n_vocab: bounds.n_vocab,
             memory,
             kv_unified: layout.unified,
+            block: 0,
+            block_bytes: 0,
+            ram_bytes: 0,
         };
         let n_threads = if options.n_threads == 0 { n_physical_cores() } else { options.n_threads };
         let pool = Pool::new(n_threads as usize);
@@ -109,6 +112,7 @@ impl LlamaBackend {
             Op::Copy { from, to, len } => rules.copy(context, *from, *to, *len),
             Op::Trim { seq, len } => rules.trim(context, *seq, *len),
             Op::Remove(seq) => rules.remove(context, *seq),
+            Op::Save { .. } | Op::Restore { .. } | Op::Forget(_) => OpResult::Refused("there is no RAM tier".into()),
         }
     }
 

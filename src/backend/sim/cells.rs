@@ -90,4 +90,23 @@ impl Cells {
             self.sequences.remove(&seq);
         }
     }
+
+    /// What a block of cells holds.
+    pub(super) fn block(&self, seq: SeqId, from: u32, n: u32) -> Vec<u64> {
+        let path = &self.sequences[&seq][from as usize..(from + n) as usize];
+        path.iter().map(|at| self.all[*at].hash).collect()
+    }
+
+    /// Append cells that hold this; whether there was room.
+    pub(super) fn append_block(&mut self, seq: SeqId, block: &[u64]) -> bool {
+        if block.len() > self.free.len() {
+            return false;
+        }
+        for hash in block {
+            let at = self.free.pop().expect("room was checked");
+            self.all[at] = Cell { n_holders: 1, hash: *hash };
+            self.sequences.entry(seq).or_default().push(at);
+        }
+        true
+    }
 }

@@ -39,6 +39,10 @@ pub struct FaultRates {
     pub refuse_copy: u32,
     /// A trim is refused.
     pub refuse_trim: u32,
+    /// Of a save to RAM.
+    pub refuse_save: u32,
+    /// Of a block restored from RAM.
+    pub refuse_restore: u32,
     /// A sampler cannot be made.
     pub refuse_open: u32,
     /// A draw fails.
@@ -56,6 +60,10 @@ pub enum Fault {
     RefuseCopy,
     /// A trim is refused.
     RefuseTrim,
+    /// A save to RAM is refused.
+    RefuseSave,
+    /// A block in RAM is of no use.
+    RefuseRestore,
     /// A sampler cannot be made.
     RefuseOpen,
     /// A draw fails.
@@ -80,6 +88,10 @@ pub struct SimConfig {
     pub memory: MemoryKind,
     /// One buffer for all sequences.
     pub kv_unified: bool,
+    /// Positions of a block of the RAM tier, where the memory has blocks.
+    pub block: u32,
+    /// What the RAM tier may take, where the options do not say; a block takes 1 KiB. Unit: bytes.
+    pub ram_bytes: u64,
     /// Of the faults' randomness.
     pub seed: u64,
     /// One in so many tokens ends a generation; 0 means none does.
@@ -101,6 +113,8 @@ impl Default for SimConfig {
             n_vocab: 512,
             memory: MemoryKind::Full,
             kv_unified: true,
+            block: 64,
+            ram_bytes: 1 << 20,
             seed: 0,
             eog_every: 0,
             latency: Latency::default(),
@@ -124,6 +138,9 @@ impl SimConfig {
             n_vocab: self.n_vocab.max(512),
             memory: self.memory,
             kv_unified: self.kv_unified,
+            block: if forks { self.block } else { 0 },
+            block_bytes: 1024,
+            ram_bytes: self.ram_bytes,
         }
     }
 }

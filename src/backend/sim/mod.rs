@@ -14,8 +14,8 @@ pub use tokenizer::SimTokenizer;
 
 use super::Backend;
 use crate::core::{
-    DecodeOutcome, Drawn, Limits, MemoryKind, Op, OpResult, PassStatus, RequestId, Row, RowOutcome, SamplingParams,
-    SeqId, SeqPositions, Token,
+    BlobId, DecodeOutcome, Drawn, Limits, MemoryKind, Op, OpResult, PassStatus, RequestId, Row, RowOutcome,
+    SamplingParams, SeqId, SeqPositions, Token,
 };
 use cells::Cells;
 use std::collections::{BTreeMap, VecDeque};
@@ -30,6 +30,8 @@ pub struct SimBackend {
     limits: Limits,
     cells: Cells,
     samplers: BTreeMap<RequestId, Sampler>,
+    /// The RAM tier: what the cells of each block held.
+    blobs: BTreeMap<BlobId, Vec<u64>>,
     injected: VecDeque<Fault>,
     random: u64,
     abort: Arc<AtomicBool>,
@@ -51,6 +53,7 @@ impl SimBackend {
             config,
             limits,
             samplers: BTreeMap::new(),
+            blobs: BTreeMap::new(),
             injected: VecDeque::new(),
             abort: Arc::default(),
         }
@@ -76,6 +79,11 @@ impl SimBackend {
         self.samplers.len()
     }
 
+    /// Blocks in the RAM tier.
+    pub fn n_blobs(&self) -> usize {
+        self.blobs.len()
+    }
+
     fn apply_op(&mut self, op: &Op) -> OpResult {
         match op {
             Op::Open { request, sampling, .. } => self.open(*request, sampling),
@@ -90,7 +98,44 @@ impl SimBackend {
                 self.cells.trim(*seq, 0);
                 OpResult::Done
             }
+            Op::Save { seq, from, blob } => self.save(*seq, *from, *blob),
+            Op::Restore { seq, from, blobs } => self.restore(*seq, *from, blobs),
+            Op::Forget(blob) => {
+                self.blobs.remove(blob);
+                OpResult::Done
+            }
         }
+    }
+
+    fn save(&mut self, seq: SeqId, from: u32, blob: BlobId) -> OpResult {
+        self.assert_known(seq);
+        let n = self.limits.block;
+        assert!(n > 0, "this memory has no blocks");
+        if self.strikes(|fault| *fault == Fault::RefuseSave, |rates| rates.refuse_save)
+            || self.cells.len(seq) < from + n
+        {
+            return OpResult::Refused("injected: save refused".into());
+        }
+        let twice = self.blobs.insert(blob, self.cells.block(seq, from, n));
+        assert!(twice.is_none(), "block {blob} is saved twice");
+        OpResult::Saved { n_bytes: self.limits.block_bytes }
+    }
+
+    fn restore(&mut self, seq: SeqId, from: u32, blobs: &[BlobId]) -> OpResult {
+        self.assert_known(seq);
+        if self.cells.len(seq) != from {
+            return OpResult::Restored { n_blobs: 0, lost: false };
+        }
+        for (n_blobs, blob) in (0..).zip(blobs) {
+            let strikes = self.strikes(|fault| *fault == Fault::RefuseRestore, |rates| rates.refuse_restore);
+            let Some(block) = self.blobs.get(blob).filter(|_| !strikes) else {
+                return OpResult::Restored { n_blobs, lost: true };
+            };
+            if !self.cells.append_block(seq, block) {
+                return OpResult::Restored { n_blobs, lost: false };
+            }
+        }
+        OpResult::Restored { n_blobs: blobs.len() as u32, lost: false }
     }
 
     fn open(&mut self, request: RequestId, sampling: &SamplingParams) -> OpResult {
@@ -190,6 +235,8 @@ impl SimBackend {
                 | Fault::RefuseOpen
                 | Fault::RefuseCopy
                 | Fault::RefuseTrim
+                | Fault::RefuseSave
+                | Fault::RefuseRestore
                 | Fault::FailDraw
                 | Fault::Panic,
             )

@@ -125,8 +125,15 @@ fn in_a_storm_of_cancellations_everybody_ends_once_and_those_who_stay_are_served
 #[test]
 fn neither_does_a_failing_backend_leave_anybody_without_an_end() {
     let engine = engine(StartOptions { max_queue: 0, n_ctx: 128, ..options(4) });
-    let fault_rates =
-        FaultRates { kv_full: 100, fail: 100, refuse_copy: 100, refuse_trim: 100, refuse_open: 50, fail_draw: 20 };
+    let fault_rates = FaultRates {
+        kv_full: 100,
+        fail: 100,
+        refuse_copy: 100,
+        refuse_trim: 100,
+        refuse_open: 50,
+        fail_draw: 20,
+        ..FaultRates::default()
+    };
     let config = SimConfig { n_ctx: 128, fault_rates, ..config(4) };
     engine.load(Box::new(SimLoader { config, fault: None, pass_gate: None, load_gate: None }));
     // A backend that has no room for a request that runs alone ends it as a full context does.

@@ -3,6 +3,7 @@
 mod donors;
 mod pressure;
 mod promises;
+mod ram;
 mod swarm;
 
 use llama_batch::backend::sim::SimConfig;

@@ -37,6 +37,8 @@ fn happening() -> impl Strategy<Value = Happening> {
         Fault::Fail(-3),
         Fault::RefuseCopy,
         Fault::RefuseTrim,
+        Fault::RefuseSave,
+        Fault::RefuseRestore,
         Fault::RefuseOpen,
         Fault::FailDraw,
     ]);
@@ -68,9 +70,10 @@ fn world() -> impl Strategy<Value = (SimConfig, SchedulerOptions)> {
         prop::option::of(0u32..4),
         any::<u64>(),
         any::<bool>(),
+        (1u32..40, prop::sample::select(vec![0, 1 << 10, 5 << 10, 1 << 20])),
     )
         .prop_map(
-            |(memory, kv_unified, n_parallel, n_ctx, n_batch, chunk_size, strategy, n_cache_seqs, seed, eog)| {
+            |(memory, kv_unified, n_parallel, n_ctx, n_batch, chunk_size, strategy, n_cache_seqs, seed, eog, ram)| {
                 let n_ctx = if kv_unified { n_ctx } else { n_ctx * n_parallel };
                 let config = SimConfig {
                     memory,
@@ -79,6 +82,8 @@ fn world() -> impl Strategy<Value = (SimConfig, SchedulerOptions)> {
                     n_ctx,
                     n_batch,
                     seed,
+                    block: ram.0,
+                    ram_bytes: ram.1,
                     eog_every: if eog { 20 } else { 0 },
                     ..SimConfig::default()
                 };
@@ -88,6 +93,7 @@ fn world() -> impl Strategy<Value = (SimConfig, SchedulerOptions)> {
                     chunk_size,
                     max_queue: 8,
                     n_cache_seqs,
+                    ram_bytes: None,
                     batch_strategy: StrategyOption::Builtin(strategy),
                 };
                 (config, options)
@@ -170,7 +176,7 @@ proptest! {
         happenings in prop::collection::vec(happening(), 1..80),
         kv_full in 0u32..200, fail in 0u32..100, refuse in 0u32..300,
     ) {
-        let fault_rates = FaultRates { kv_full, fail, refuse_copy: refuse, refuse_trim: refuse, ..FaultRates::default() };
+        let fault_rates = FaultRates { kv_full, fail, refuse_copy: refuse, refuse_trim: refuse, refuse_save: refuse, refuse_restore: refuse, ..FaultRates::default() };
         swarm(&SimConfig { fault_rates, ..config }, &options, &happenings);
     }
 }

@@ -1,0 +1,236 @@
+//! The RAM tier: blocks of tokens whose KV state the backend keeps in memory, for sequences that lost their cells.
+//!
+//! Blocks of a fixed length form a tree for each scope: a block stands under the one before it, so that what two
+//! conversations have in common is kept once. A block's key is a hash chained over all tokens before it, as in vLLM's
+//! prefix caching; unlike there, a hit is compared token by token, so that a collision is a miss and nothing else.
+
+use super::ids::{BlobId, Token};
+use super::time::Time;
+use crate::options::Key;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// One block.
+#[derive(Debug)]
+struct Block {
+    parent: Option<BlobId>,
+    hash: u64,
+    scope: Option<Key>,
+    tokens: Box<[Token]>,
+    /// How many blocks come before it.
+    depth: u32,
+    n_bytes: u64,
+    n_children: u32,
+    last_used: Time,
+}
+
+/// The index and the account of the blocks. The bytes are the backend's.
+#[derive(Debug, Default)]
+pub(super) struct RamTier {
+    /// Tokens of a block; 0 where the memory has none.
+    block: usize,
+    budget: u64,
+    /// What a block takes, before it is known better.
+    block_bytes: u64,
+    n_bytes: u64,
+    blocks: BTreeMap<BlobId, Block>,
+    by_hash: BTreeMap<u64, BlobId>,
+    /// Blocks without a block behind them: least recently used first, and of those the deepest.
+    leaves: BTreeSet<(Time, Reverse<u32>, BlobId)>,
+    /// Blocks that are about to be restored: they stay until that is done.
+    pinned: BTreeSet<BlobId>,
+    next: u64,
+}
+
+impl RamTier {
+    pub(super) fn new(block: u32, block_bytes: u64, budget: u64) -> Self {
+        let on = block > 0 && block_bytes > 0 && budget >= block_bytes;
+        Self { block: if on { block as usize } else { 0 }, budget, block_bytes, ..Self::default() }
+    }
+
+    /// Whether it holds anything, ever.
+    pub(super) fn is_on(&self) -> bool {
+        self.block > 0
+    }
+
+    /// Tokens of a block.
+    pub(super) fn block(&self) -> u32 {
+        self.block as u32
+    }
+
+    pub(super) fn n_blocks(&self) -> u32 {
+        self.blocks.len() as u32
+    }
+
+    pub(super) fn n_bytes(&self) -> u64 {
+        self.n_bytes
+    }
+
+    /// What some blocks take together.
+    pub(super) fn bytes_of(&self, blocks: &[BlobId]) -> u64 {
+        blocks.iter().filter_map(|id| self.blocks.get(id)).map(|block| block.n_bytes).sum()
+    }
+
+    /// The blocks that these tokens begin with, in order.
+    pub(super) fn path(&self, scope: Option<&Key>, tokens: &[Token]) -> Vec<BlobId> {
+        let mut path = Vec::new();
+        if self.blocks.is_empty() || self.block == 0 {
+            return path;
+        }
+        let mut hash = seed(scope);
+        for tokens in tokens.chunks_exact(self.block) {
+            hash = chain(hash, tokens);
+            let Some(found) = self.find(hash, path.last().copied(), scope, tokens) else { break };
+            path.push(found);
+        }
+        path
+    }
+
+    fn find(&self, hash: u64, parent: Option<BlobId>, scope: Option<&Key>, tokens: &[Token]) -> Option<BlobId> {
+        let id = *self.by_hash.get(&hash)?;
+        let block = &self.blocks[&id];
+        let same = block.parent == parent && *block.tokens == *tokens && block.scope.as_ref() == scope;
+        same.then_some(id)
+    }
+
+    /// Note that blocks were used.
+    pub(super) fn touch(&mut self, path: &[BlobId], now: Time) {
+        for id in path {
+            self.change(*id, |block| block.last_used = now);
+        }
+    }
+
+    /// Keep blocks until they are unpinned.
+    pub(super) fn pin(&mut self, blocks: &[BlobId]) {
+        self.pinned.extend(blocks);
+    }
+
+    pub(super) fn unpin(&mut self, blocks: &[BlobId]) {
+        self.pinned.retain(|id| !blocks.contains(id));
+    }
+
+    /// Take in a block behind `parent`, dropping what was least recently used for its room; nothing where it has to stay
+    /// out. What had to be dropped comes first.
+    pub(super) fn add(
+        &mut self,
+        parent: Option<BlobId>,
+        scope: Option<&Key>,
+        tokens: &[Token],
+        now: Time,
+    ) -> (Vec<BlobId>, Option<BlobId>) {
+        let (before, depth) =
+            parent.map_or_else(|| (seed(scope), 0), |id| (self.blocks[&id].hash, self.blocks[&id].depth + 1));
+        let hash = chain(before, tokens);
+        let mut dropped = Vec::new();
+        if self.by_hash.contains_key(&hash) {
+            return (dropped, None);
+        }
+        while self.n_bytes + self.block_bytes > self.budget {
+            // Of the blocks that it would stand on only the last can be without another behind it.
+            let may_go = |id: &BlobId| Some(*id) != parent && !self.pinned.contains(id);
+            let first = self.leaves.iter().map(|(.., id)| *id).find(may_go);
+            let Some(id) = first else { return (dropped, None) };
+            self.remove(id);
+            dropped.push(id);
+        }
+        let id = BlobId(self.next);
+        self.next += 1;
+        if let Some(parent) = parent {
+            self.change(parent, |block| block.n_children += 1);
+        }
+        let block = Block {
+            parent,
+            hash,
+            scope: scope.cloned(),
+            tokens: tokens.into(),
+            depth,
+            n_bytes: self.block_bytes,
+            n_children: 0,
+            last_used: now,
+        };
+        self.n_bytes += block.n_bytes;
+        self.leaves.insert(leaf(id, &block));
+        self.by_hash.insert(hash, id);
+        self.blocks.insert(id, block);
+        (dropped, Some(id))
+    }
+
+    /// It is known what a block takes.
+    pub(super) fn set_bytes(&mut self, id: BlobId, n_bytes: u64) {
+        let Some(block) = self.blocks.get_mut(&id) else { return };
+        self.n_bytes = self.n_bytes - block.n_bytes + n_bytes;
+        block.n_bytes = n_bytes;
+        self.block_bytes = self.block_bytes.max(n_bytes);
+    }
+
+    /// A block is not there, or of no use: it goes, with all that stand on it. All that went.
+    pub(super) fn forget(&mut self, id: BlobId) -> Vec<BlobId> {
+        if !self.blocks.contains_key(&id) {
+            return Vec::new();
+        }
+        let mut gone = vec![id];
+        let mut at = 0;
+        while let Some(parent) = gone.get(at).copied() {
+            gone.extend(self.blocks.iter().filter(|(_, block)| block.parent == Some(parent)).map(|(id, _)| *id));
+            at += 1;
+        }
+        for id in gone.iter().rev() {
+            self.remove(*id);
+        }
+        gone
+    }
+
+    fn remove(&mut self, id: BlobId) {
+        let Some(block) = self.blocks.remove(&id) else { return };
+        self.leaves.remove(&leaf(id, &block));
+        self.by_hash.remove(&block.hash);
+        self.n_bytes -= block.n_bytes;
+        if let Some(parent) = block.parent {
+            self.change(parent, |block| block.n_children -= 1);
+        }
+    }
+
+    /// Change a block, and keep the order of the leaves.
+    fn change(&mut self, id: BlobId, change: impl FnOnce(&mut Block)) {
+        let Some(block) = self.blocks.get_mut(&id) else { return };
+        self.leaves.remove(&leaf(id, block));
+        change(block);
+        if block.n_children == 0 {
+            self.leaves.insert(leaf(id, block));
+        }
+    }
+
+    /// Tree, order and account, against their definitions.
+    pub(super) fn check(&self) {
+        assert!(self.n_bytes <= self.budget || self.blocks.len() <= 1, "the RAM tier is over its budget");
+        assert_eq!(self.blocks.values().map(|block| block.n_bytes).sum::<u64>(), self.n_bytes, "bytes of the blocks");
+        assert_eq!(self.by_hash.len(), self.blocks.len(), "each block has its hash");
+        for (id, block) in &self.blocks {
+            let n_children = self.blocks.values().filter(|other| other.parent == Some(*id)).count();
+            assert_eq!(block.n_children as usize, n_children, "blocks behind a block");
+            assert_eq!(self.leaves.contains(&leaf(*id, block)), n_children == 0, "leaves");
+            assert!(block.parent.is_none_or(|parent| self.blocks.contains_key(&parent)), "a block stands on another");
+        }
+        assert_eq!(self.leaves.len(), self.blocks.values().filter(|block| block.n_children == 0).count());
+    }
+}
+
+fn leaf(id: BlobId, block: &Block) -> (Time, Reverse<u32>, BlobId) {
+    (block.last_used, Reverse(block.depth), id)
+}
+
+fn seed(scope: Option<&Key>) -> u64 {
+    scope.map_or(0, |scope| scope.0.bytes().fold(1, |hash, byte| mix(hash ^ u64::from(byte))))
+}
+
+fn chain(before: u64, tokens: &[Token]) -> u64 {
+    tokens.iter().fold(mix(before), |hash, token| mix(hash ^ u64::from(token.unsigned_abs())))
+}
+
+/// The finaliser of splitmix64 (Steele, Lea and Flood, 2014).
+const fn mix(mut x: u64) -> u64 {
+    x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
