@@ -38,6 +38,7 @@ class EngineApi(Submits):
         cache_prompt: bool = True,
         kv_unified: bool | None = None,
         n_cache_seqs: int | None = None,
+        prompt_cache_ram_mb: int | None = None,
         batch_strategy: Literal["decode_maximal", "prefill_priority", "balanced"] | BatchStrategy = "decode_maximal",
         temp: float = 0.8,
         top_k: int = 40,
@@ -98,8 +99,8 @@ class EngineApi(Submits):
                 it, or `n_ctx / n_parallel` with `kv_unified=False`. 0 means the context that the model was trained on.
                 Unit: tokens. From 0 to 16777216.
             n_parallel: Requests that run at the same time. Unit: requests. From 1 to 253.
-            n_batch: Largest number of tokens in one forward pass; None means `min(n_ctx, 2048)`. Unit: tokens. From 1
-                to 65536.
+            n_batch: Largest number of tokens in one forward pass; None means `min(n_ctx, 2048)`. Never more than
+                `n_ubatch`. Unit: tokens. From 1 to 65536.
             chunk_size: Largest number of prompt tokens of one request in one forward pass. Unit: tokens. From 1 to
                 65536.
             max_queue: Requests that may wait for a slot; one more is refused. 0 removes the bound: a burst is then held
@@ -111,6 +112,9 @@ class EngineApi(Submits):
             kv_unified: One KV buffer shared by all requests (True), or an equal part for each (False). None means True.
             n_cache_seqs: Cached sequences kept beside the running ones; None chooses by the kind of memory that the
                 model has. Unit: sequences. From 0 to 255.
+            prompt_cache_ram_mb: Memory for the KV state of sequences that lost their cells, taken as it is used; 0 is
+                off. None means an eighth of the memory that is free at load, 8 GiB at most. Unit: MiB. From 0 to
+                16777216.
             batch_strategy: How a forward pass is shared out between requests: "decode_maximal", "prefill_priority",
                 "balanced", or a callable.
             temp: Default temperature of requests; 0 always takes the likeliest token. From 0 to 1000.
@@ -185,6 +189,7 @@ class EngineApi(Submits):
             "cache_prompt": cache_prompt,
             "kv_unified": kv_unified,
             "n_cache_seqs": n_cache_seqs,
+            "prompt_cache_ram_mb": prompt_cache_ram_mb,
             "batch_strategy": batch_strategy,
             "temp": temp,
             "top_k": top_k,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from contextlib import suppress
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary, ref
 
@@ -42,7 +43,7 @@ class AsyncioHub:
         fileno = self.core.fileno()
         try:
             if fileno is not None:
-                loop.add_reader(fileno, self.core.ring)
+                loop.add_reader(fileno, self.ring)
                 return
         except NotImplementedError:
             pass
@@ -60,9 +61,15 @@ class AsyncioHub:
         finally:
             self.core.remove(key, future)
 
+    def ring(self) -> None:
+        """Wake whoever waits for what was marked. The loop calls it, and holds this hub by it."""
+        self.core.ring()
+
     def close(self) -> None:
         """Ring no more; the loop is closed."""
         self.core.close()
+
+    __del__ = close
 
     def _pump(self) -> None:
         while self.core.wait():
@@ -124,7 +131,8 @@ class TrioHub:
             self.core.close()
 
 
-_asyncio_hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncioHub] = WeakKeyDictionary()
+# A hub that was held here would hold its loop for ever, by the futures of those who wait.
+_asyncio_hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, ref[AsyncioHub]] = WeakKeyDictionary()
 _trio_hubs: list[Any] = []
 _lock = threading.Lock()
 
@@ -145,7 +153,8 @@ def current_hub() -> Hub:
 
 def asyncio_hub(loop: asyncio.AbstractEventLoop) -> AsyncioHub:
     """The hub of an asyncio loop. The Rust side asks for it too, once for each reader."""
-    hub = _asyncio_hubs.get(loop)
+    known = _asyncio_hubs.get(loop)
+    hub = None if known is None else known()
     return hub if hub is not None else _new_asyncio_hub(loop)
 
 
@@ -159,8 +168,10 @@ def _new_asyncio_hub(loop: asyncio.AbstractEventLoop) -> AsyncioHub:
     hub = AsyncioHub(loop)
     with _lock:
         for old in [old for old in _asyncio_hubs if old.is_closed()]:
-            _asyncio_hubs.pop(old).close()
-        _asyncio_hubs[loop] = hub
+            closed = _asyncio_hubs.pop(old)()
+            if closed is not None:
+                closed.close()
+        _asyncio_hubs[loop] = ref(hub)
     return hub
 
 
@@ -189,24 +200,53 @@ async def run_in_thread(call: Callable[[], T]) -> T:
     return done
 
 
-def spawn(coroutine: Coroutine[Any, Any, None]) -> Callable[[], object]:
-    """Run a coroutine beside the running task. It must raise nothing but its cancellation.
+def spawn(coroutine: Coroutine[Any, Any, None], on_end: Callable[[], None]) -> Callable[[], None]:
+    """Run a coroutine beside the running task.
+
+    Args:
+        coroutine: raises nothing but its own cancellation.
+        on_end: called in the loop when it has ended, also where it never began.
 
     Returns:
-        What cancels it.
+        What cancels it, from any thread.
     """
-    if not in_trio():
-        task = sys.modules["asyncio"].get_running_loop().create_task(coroutine)
-        return task.cancel  # type: ignore[no-any-return]
+    if in_trio():
+        return _spawn_in_trio(coroutine, on_end)
+    asyncio = sys.modules["asyncio"]
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(coroutine)
+    task.add_done_callback(lambda _: on_end())
+
+    def cancel() -> None:
+        if asyncio._get_running_loop() is loop:
+            task.cancel()
+        else:
+            with suppress(RuntimeError):  # a loop that is closed has nothing left to cancel
+                loop.call_soon_threadsafe(task.cancel)
+
+    return cancel
+
+
+def _spawn_in_trio(coroutine: Coroutine[Any, Any, None], on_end: Callable[[], None]) -> Callable[[], None]:
     trio: Any = sys.modules["trio"]
-    scope = trio.CancelScope()
+    scope, token = trio.CancelScope(), trio.lowlevel.current_trio_token()
 
     async def run() -> None:
-        with scope:
-            await coroutine
+        try:
+            with scope:
+                await coroutine
+        finally:
+            on_end()
 
-    trio.lowlevel.spawn_system_task(run, name="llama-batch prompts")
-    return scope.cancel  # type: ignore[no-any-return]
+    def cancel() -> None:
+        if trio.lowlevel.in_trio_run() and trio.lowlevel.current_trio_token() is token:
+            scope.cancel()
+        else:
+            with suppress(trio.RunFinishedError):
+                token.run_sync_soon(scope.cancel)
+
+    trio.lowlevel.spawn_system_task(run, name="llama-batch prompts", context=copy_context())
+    return cancel
 
 
 async def sleep(seconds: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 from llama_batch import _core
@@ -16,8 +17,18 @@ def start_draining() -> None:
     if _core.has_llama() and _started.acquire(blocking=False):
         import logging
 
-        logging.getLogger("llama_batch").addHandler(logging.NullHandler())
+        logging.getLogger("llama_batch.llama_cpp").addHandler(logging.NullHandler())
         threading.Thread(target=_drain_for_ever, name="llama-batch-logs", daemon=True).start()
+
+
+def _in_forked_child() -> None:
+    """The thread is not here."""
+    global _started
+    _started = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_forked_child)
 
 
 def drain() -> None:

@@ -20,8 +20,9 @@ def as_json(messages: str | Sequence[Message]) -> str:
     """
     import json
 
+    listed = _listed(messages)
     try:
-        text = json.dumps(_listed(messages), ensure_ascii=False, allow_nan=False)
+        text = json.dumps(listed, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise ChatTemplateError(f"the messages are not JSON: {error}") from None
     try:
@@ -47,4 +48,6 @@ def _listed(messages: Any) -> list[dict[str, Any]]:
     for place, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise ChatTemplateError(f'message {place} is no mapping with a "role"')
+        if "content" not in message and "tool_calls" not in message:
+            raise ChatTemplateError(f'message {place} has no "content"')
     return [dict(message) for message in messages]

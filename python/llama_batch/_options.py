@@ -31,6 +31,7 @@ class StartOptions(TypedDict, total=False):
     cache_prompt: bool
     kv_unified: bool | None
     n_cache_seqs: int | None
+    prompt_cache_ram_mb: int | None
     batch_strategy: Literal["decode_maximal", "prefill_priority", "balanced"] | BatchStrategy
     temp: float
     top_k: int
@@ -129,7 +130,10 @@ START_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
             name="n_batch",
             type="int | None",
             default=None,
-            doc="Largest number of tokens in one forward pass; None means `min(n_ctx, 2048)`.",
+            doc=(
+                "Largest number of tokens in one forward pass; None means `min(n_ctx, 2048)`. Never more than "
+                "`n_ubatch`."
+            ),
             optional=True,
             minimum=1.0,
             maximum=65536.0,
@@ -187,6 +191,19 @@ START_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
             minimum=0.0,
             maximum=255.0,
             unit="sequences",
+        ),
+        "prompt_cache_ram_mb": OptionSpec(
+            name="prompt_cache_ram_mb",
+            type="int | None",
+            default=None,
+            doc=(
+                "Memory for the KV state of sequences that lost their cells, taken as it is used; 0 is off. None"
+                " means an eighth of the memory that is free at load, 8 GiB at most."
+            ),
+            optional=True,
+            minimum=0.0,
+            maximum=16777216.0,
+            unit="MiB",
         ),
         "batch_strategy": OptionSpec(
             name="batch_strategy",

@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 from llama_batch.types import Completion
 
 if TYPE_CHECKING:
     from llama_batch.errors import LlamaBatchError
 
+PERIOD_S = 0.1
+"""Between two states of the bar on the screen."""
+
 
 class Bar:
-    """Completions done, and tokens a second; nothing at all where `rich` is not installed."""
+    """Completions done, and tokens a second; nothing at all where `rich` is not installed.
+
+    It is drawn when a completion comes, by no thread of its own, so that nothing draws into what the program prints.
+    It gives the terminal back (its cursor, too) when all is done, when it is closed or dropped, or at the very end.
+    """
+
+    _bars: Any = None
 
     def __init__(self, total: int | None) -> None:
-        self._n_tokens = 0
+        self._n_tokens = self._n_done = 0
+        self._total = total
+        self._drawn_at = 0.0
         try:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
         except ImportError:
-            self._bars = None
             return
+        import atexit
+
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeElapsedColumn())
-        self._bars = Progress(*columns, console=Console(stderr=True))
+        self._bars = Progress(*columns, console=Console(stderr=True), auto_refresh=False)
         self._task = self._bars.add_task("", total=total, rate="")
         self._bars.start()
+        atexit.register(self._bars.stop)
 
     def advance(self, outcome: Completion | LlamaBatchError) -> None:
         """One more is done."""
@@ -32,11 +46,24 @@ class Bar:
             return
         if isinstance(outcome, Completion):
             self._n_tokens += outcome.usage.generated_tokens
+        self._n_done += 1
         elapsed = self._bars.tasks[0].elapsed or 0.0
         rate = f"{self._n_tokens / elapsed:.0f} tokens/s" if elapsed > 0.0 else ""
         self._bars.update(self._task, advance=1, rate=rate)
+        now = time.monotonic()
+        if now - self._drawn_at > PERIOD_S:
+            self._drawn_at = now
+            self._bars.refresh()
+        if self._n_done == self._total:
+            self.close()
 
     def close(self) -> None:
         """Leave the last state of the bar on the screen."""
-        if self._bars is not None:
-            self._bars.stop()
+        bars, self._bars = self._bars, None
+        if bars is not None:
+            import atexit
+
+            bars.stop()
+            atexit.unregister(bars.stop)
+
+    __del__ = close

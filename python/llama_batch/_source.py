@@ -36,8 +36,13 @@ def local_file(source: ModelSource) -> Path:
     """
     path = Path(source).expanduser()
     try:
+        # Opening a pipe would wait for its writer.
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise ModelNotFoundError(f"{path} is no regular file")
         with path.open("rb") as file:
             magic = file.read(4)
+    except ModelNotFoundError:
+        raise
     except IsADirectoryError:
         raise ModelNotFoundError(f"{path} is a folder, not a GGUF file") from None
     except FileNotFoundError:

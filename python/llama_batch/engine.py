@@ -15,7 +15,7 @@ from llama_batch._logs import start_draining
 from llama_batch._messages import as_json, as_plain
 from llama_batch._source import is_uri, local_file, sim_settings
 from llama_batch._unique import Unique
-from llama_batch.errors import ChatTemplateError, LlamaBatchError, OptionError, PromptError
+from llama_batch.errors import ChatTemplateError, EngineForkedError, LlamaBatchError, OptionError, PromptError
 from llama_batch.generation import Generation
 from llama_batch.mapping import Map
 from llama_batch.model import Model
@@ -259,8 +259,9 @@ class Engine(Unique, EngineApi):
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Serve what is under way, then close; after an exception, cancel it."""
-        self.close(drain=exc_type is None)
+        """Serve what is under way, then close; after an exception, cancel it. A forked child leaves it alone."""
+        with suppress(EngineForkedError):
+            self.close(drain=exc_type is None)
 
     async def __aenter__(self) -> Self:
         """Wait for the model."""
@@ -274,12 +275,13 @@ class Engine(Unique, EngineApi):
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Serve what is under way, then close; after an exception, cancel it."""
-        if exc_type is not None:
-            # Cancelled scopes let nobody wait: cancel now, and let the threads end by themselves.
-            self.native.close(False, 0.0)
-            return
-        await self.aclose(drain=True)
+        """Serve what is under way, then close; after an exception, cancel it. A forked child leaves it alone."""
+        with suppress(EngineForkedError):
+            if exc_type is None:
+                await self.aclose(drain=True)
+            else:
+                # Cancelled scopes let nobody wait: cancel now, and let the threads end by themselves.
+                self.native.close(False, 0.0)
 
     def __repr__(self) -> str:
         """The engine's name and state."""

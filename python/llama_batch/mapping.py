@@ -125,8 +125,9 @@ class Map(Unique, Iterator[T], AsyncIterator[T], Generic[T]):
             self._bar.close()
 
     async def aclose(self) -> None:
-        """Cancel what is under way, and take no more prompts."""
+        """Cancel what is under way, and take no more prompts; when it returns, nothing of an async iterable runs."""
         self.close()
+        await self._feed.ended()
 
     def _retry(self) -> None:
         """Submit again what a full queue refused: all that fits if nothing runs, one for each that has ended else."""

@@ -18,9 +18,10 @@ prefix_cache_tokens, prefix_cache_ratio | request_id, seq_id, mode, session, pre
 | `ram_cache` | bytes, tokens, total_bytes, entries | op |
 | `strategy_failed` | | reason |
 
-`mode` is "generate" or "stream", `stop_reason` a finish reason, "timeout" or "error"; `seq_id` is None for a request
-that never had a slot. `prefix_source` is "own" (the session's own last sequence), "donor" (another's), "ram" or "none"; `op` is "save",
-"restore" or "evict". Rates are tokens per second, of the tokens really computed; `ttft_ms` includes the queue.
+`mode` is "generate" or "stream", `stop_reason` a finish reason, "timeout" or "error". `prefix_source` is "own" (the
+session's own last sequence), "donor" (another's), "ram" or "none"; `op` is "save", "restore" or "evict". `seq_id` is
+None for a request that never had a slot. Rates are tokens per second, of the tokens really computed; `ttft_ms` includes
+the queue.
 
 Example:
     >>> with engine.subscribe(lambda event: print(event.name, event.measurements), events=["request.done"]):
@@ -31,6 +32,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,7 +42,7 @@ from weakref import WeakSet
 from llama_batch import _core
 from llama_batch._hub import current_hub
 from llama_batch._unique import Unique
-from llama_batch.errors import LlamaBatchError, OptionError
+from llama_batch.errors import EngineForkedError, LlamaBatchError, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -181,15 +183,16 @@ class Subscription(Unique):
         thread.start()
 
     def _pump(self, receiver: _core.EventReceiver, hub: _core.Hub) -> None:
-        while not self._closed:
-            event = receiver.recv(0.0)
-            if event is False:
-                break
-            if event is not None:
-                self._tell(event)
-            elif not receiver.watch(hub, 0):
-                hub.wait(None)
-                hub.drain()
+        with suppress(EngineForkedError):  # in a child that the callable forked off
+            while not self._closed:
+                event = receiver.recv(0.0)
+                if event is False:
+                    break
+                if event is not None:
+                    self._tell(event)
+                elif not receiver.watch(hub, 0):
+                    hub.wait(None)
+                    hub.drain()
         with self._lock:
             self._ears.pop(hub, None)
             self._n_dropped += receiver.n_dropped
@@ -294,10 +297,11 @@ def attach(engine: Engine, subscriptions: Iterable[Subscription] | None = None) 
 
 
 def join_pumps(timeout_s: float) -> None:
-    """Wait for the threads that call subscribers, once their engines are closed."""
+    """Wait for the threads that call subscribers, once their engines are closed: so long for all of them."""
+    end = time.monotonic() + timeout_s
     for pump in list(_pumps):
         if pump is not threading.current_thread():
-            pump.join(timeout_s)
+            pump.join(max(0.0, end - time.monotonic()))
 
 
 _everywhere: set[Subscription] = set()

@@ -13,6 +13,12 @@ pub(crate) fn forked() {
     N_FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
+/// How often this process and those before it were forked off: another number means another process.
+#[cfg(feature = "python")]
+pub(crate) fn n_forks() -> u32 {
+    N_FORKS.load(Ordering::Relaxed)
+}
+
 /// The process in which something was made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Home(u32);

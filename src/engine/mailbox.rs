@@ -159,6 +159,8 @@ impl Mailbox {
         }
         let mut inbox = lock(&self.inbox);
         if !inbox.signals.iter().any(|(i, s)| *i == interest && s.is(&signal)) {
+            // Loops come and go while one request runs.
+            inbox.signals.retain(|(_, other)| !other.is_gone());
             inbox.signals.push((interest, signal));
         }
         inbox.end.is_some() || (interest == Interest::Items && inbox.has_chunk())

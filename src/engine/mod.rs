@@ -28,7 +28,7 @@ mod waker;
 pub use clock::Clock;
 pub use handle::{Engine, EngineConfig};
 #[cfg(feature = "python")]
-pub(crate) use home::forked;
+pub(crate) use home::{forked, n_forks};
 pub use loader::{Loaded, Loader, MakeBackend};
 pub use mailbox::{Chunk, Interest, Item, Mailbox};
 pub use prompt::{Model, Prompt, RenderPrompt};

@@ -174,6 +174,7 @@ impl EventReceiver {
         }
         let mut state = lock(&self.queue.state);
         if !state.signals.iter().any(|other| other.is(&signal)) {
+            state.signals.retain(|other| !other.is_gone());
             state.signals.push(signal);
         }
         state.closed || !state.events.is_empty()

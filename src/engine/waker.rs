@@ -11,6 +11,11 @@ pub trait Waker: Send + Sync {
 
     /// All that was marked can be looked at. Called without locks; it must neither block nor panic.
     fn wake(&self);
+
+    /// Whether nobody is left to wake.
+    fn is_gone(&self) -> bool {
+        false
+    }
 }
 
 /// A waker, and the key under which its owner knows what it waits for.
@@ -24,6 +29,11 @@ impl Signal {
     /// A signal that marks `key` at `waker`.
     pub fn new(waker: Arc<dyn Waker>, key: u64) -> Self {
         Self { waker, key }
+    }
+
+    /// Whether nobody is left whom it could wake.
+    pub(super) fn is_gone(&self) -> bool {
+        self.waker.is_gone()
     }
 
     /// Whether both mark the same key at the same waker.

@@ -73,7 +73,7 @@ options! {
         n_ctx: u32 = 8192, range 0.0..16_777_216.0, unit "tokens";
         /// Requests that run at the same time.
         n_parallel: u32 = 4, range 1.0..253.0, unit "requests", alias ["max_num_seqs"];
-        /// Largest number of tokens in one forward pass; None means `min(n_ctx, 2048)`.
+        /// Largest number of tokens in one forward pass; None means `min(n_ctx, 2048)`. Never more than `n_ubatch`.
         n_batch: Option<u32> = None, range 1.0..65536.0, unit "tokens", alias ["max_num_batched_tokens"];
         /// Largest number of prompt tokens of one request in one forward pass.
         chunk_size: u32 = 512, range 1.0..65536.0, unit "tokens";

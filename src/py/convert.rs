@@ -17,6 +17,7 @@ pub(super) fn options(given: &Bound<'_, PyDict>, table: &[OptionSpec]) -> PyResu
         let value = match spec.map(|s| s.python_type) {
             Some("Hashable") if !value.is_none() => match key::encode(&value)? {
                 Some(encoded) => Value::Key(encoded),
+                None if value.is_instance_of::<PyTuple>() => Value::Other("a tuple that holds something else".into()),
                 None => scalar(&value)?,
             },
             Some("str | BatchStrategy") if value.is_callable() => Value::Callable(strategy::register(&value)),

@@ -4,6 +4,7 @@
 //! (Windows' proactor) are woken by a helper thread that waits in [`Hub::wait`].
 
 use crate::engine::{Signal, Waker};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,8 +19,6 @@ use std::os::{fd::AsRawFd, unix::net::UnixStream};
 struct Bell {
     state: Mutex<BellState>,
     rung: Condvar,
-    #[cfg(unix)]
-    line: Option<(UnixStream, UnixStream)>,
 }
 
 #[derive(Default)]
@@ -27,6 +26,9 @@ struct BellState {
     marked: BTreeSet<u64>,
     rings: bool,
     closed: bool,
+    /// The far end is watched by the loop. Gone once the hub is closed, though requests may still know the bell.
+    #[cfg(unix)]
+    line: Option<(UnixStream, UnixStream)>,
 }
 
 impl Bell {
@@ -46,13 +48,17 @@ impl Waker for Bell {
             return;
         }
         state.rings = true;
-        drop(state);
-        self.rung.notify_all();
         #[cfg(unix)]
-        if let Some((_, near)) = &self.line {
+        if let Some((_, near)) = &state.line {
             // A full socket rings already; a closed one has nobody left to wake.
             let _ = std::io::Write::write(&mut &*near, &[1]);
         }
+        drop(state);
+        self.rung.notify_all();
+    }
+
+    fn is_gone(&self) -> bool {
+        self.lock().closed
     }
 }
 
@@ -90,21 +96,19 @@ impl Hub {
         };
         #[cfg(not(unix))]
         let _ = socket;
-        Ok(Self {
-            bell: Arc::new(Bell {
-                state: Mutex::default(),
-                rung: Condvar::new(),
-                #[cfg(unix)]
-                line,
-            }),
-            waiters: Mutex::default(),
-        })
+        let state = BellState {
+            #[cfg(unix)]
+            line,
+            ..BellState::default()
+        };
+        let bell = Arc::new(Bell { state: Mutex::new(state), rung: Condvar::new() });
+        Ok(Self { bell, waiters: Mutex::default() })
     }
 
     /// The file descriptor to watch; None where there is none.
     fn fileno(&self) -> Option<i32> {
         #[cfg(unix)]
-        return self.bell.line.as_ref().map(|(far, _)| far.as_raw_fd());
+        return self.bell.lock().line.as_ref().map(|(far, _)| far.as_raw_fd());
         #[cfg(not(unix))]
         None
     }
@@ -152,12 +156,12 @@ impl Hub {
 
     /// The keys that were marked since the last call.
     fn drain(&self) -> Vec<u64> {
+        let mut state = self.bell.lock();
         #[cfg(unix)]
-        if let Some((far, _)) = &self.bell.line {
+        if let Some((far, _)) = &state.line {
             let mut bytes = [0; 64];
             while matches!(std::io::Read::read(&mut &*far, &mut bytes), Ok(n) if n == bytes.len()) {}
         }
-        let mut state = self.bell.lock();
         state.rings = false;
         std::mem::take(&mut state.marked).into_iter().collect()
     }
@@ -178,10 +182,35 @@ impl Hub {
 
     /// Ring it no more, and forget who waits.
     fn close(&self) {
-        self.bell.lock().closed = true;
+        let mut state = self.bell.lock();
+        state.closed = true;
+        #[cfg(unix)]
+        drop(state.line.take());
+        drop(state);
         self.bell.rung.notify_all();
         let waiters = std::mem::take(&mut *self.waiters());
         drop(waiters);
+    }
+
+    /// A loop that was closed under its tasks is part of a cycle through the futures of those.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // Who holds the lock now is no garbage.
+        let Ok(waiters) = self.waiters.try_lock() else { return Ok(()) };
+        waiters.values().flatten().try_for_each(|future| visit.call(future))
+    }
+
+    fn __clear__(&self) {
+        let waiters = std::mem::take(&mut *self.waiters());
+        drop(waiters);
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        let mut state = self.bell.lock();
+        state.closed = true;
+        #[cfg(unix)]
+        drop(state.line.take());
     }
 }
 

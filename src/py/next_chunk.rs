@@ -6,6 +6,7 @@
 use super::hub::Hub;
 use super::ticket::{Next, Ticket};
 use pyo3::exceptions::{PyStopAsyncIteration, PyStopIteration};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 
@@ -14,14 +15,15 @@ use pyo3::prelude::*;
 pub(super) struct NextChunk {
     ticket: Py<Ticket>,
     hub: Py<Hub>,
-    event_loop: Py<PyAny>,
+    /// None once the garbage collector has broken a cycle here.
+    event_loop: Option<Py<PyAny>>,
     /// While it waits.
     future: Option<Py<PyAny>>,
 }
 
 impl NextChunk {
     pub(super) const fn new(ticket: Py<Ticket>, hub: Py<Hub>, event_loop: Py<PyAny>) -> Self {
-        Self { ticket, hub, event_loop, future: None }
+        Self { ticket, hub, event_loop: Some(event_loop), future: None }
     }
 
     /// Stop waiting; `gives_up`: because the task was cancelled.
@@ -36,6 +38,19 @@ impl NextChunk {
 
 #[pymethods]
 impl NextChunk {
+    /// A loop that was closed under its reader is part of a cycle through here.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.ticket)?;
+        visit.call(&self.hub)?;
+        visit.call(&self.event_loop)?;
+        visit.call(&self.future)
+    }
+
+    fn __clear__(&mut self) {
+        self.event_loop = None;
+        self.future = None;
+    }
+
     fn __await__(slf: Py<Self>) -> Py<Self> {
         slf
     }
@@ -56,7 +71,8 @@ impl NextChunk {
                 Next::NotYet => {}
             }
         }
-        let future = self.event_loop.bind(py).call_method0(intern!(py, "create_future"))?;
+        let Some(event_loop) = self.event_loop.as_ref() else { return Err(PyStopAsyncIteration::new_err(())) };
+        let future = event_loop.bind(py).call_method0(intern!(py, "create_future"))?;
         future.setattr(intern!(py, "_asyncio_future_blocking"), true)?;
         hub.add(ticket.key(), future.clone().unbind());
         ticket.enter();

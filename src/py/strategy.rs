@@ -2,7 +2,7 @@
 //! and never waits longer than the deadline.
 
 use crate::core::{Grant, RequestId, StrategyView};
-use crate::engine::Callables;
+use crate::engine::{Callables, n_forks};
 use pyo3::exceptions::PySystemExit;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -14,8 +14,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
-/// The threads that are calling callables, by Python's numbers for them.
-static BUSY: Mutex<BTreeSet<c_ulong>> = Mutex::new(BTreeSet::new());
+/// The threads that are calling callables: in which process, and Python's numbers for them.
+static BUSY: Mutex<BTreeSet<(u32, c_ulong)>> = Mutex::new(BTreeSet::new());
 static REGISTRY: Mutex<BTreeMap<u64, Py<PyAny>>> = Mutex::new(BTreeMap::new());
 
 /// Keep a callable under a number, as options are plain data.
@@ -62,10 +62,12 @@ impl Strategist {
     fn start(id: u64) -> std::io::Result<Self> {
         let (ask, questions) = sync_channel::<StrategyView>(1);
         let (answer, answers) = sync_channel::<Answer>(1);
+        let process = n_forks();
         std::thread::Builder::new().name("llama-batch-strategy".into()).spawn(move || {
             while let Ok(view) = questions.recv() {
                 let Some(answered) = Python::try_attach(|py| while_busy(|| call(py, id, &view))) else { return };
-                if answer.send(answered).is_err() {
+                // In a child that the callable forked off, nobody asks any more.
+                if n_forks() != process || answer.send(answered).is_err() {
                     break;
                 }
             }
@@ -91,13 +93,19 @@ impl Strategist {
     }
 }
 
-fn busy() -> MutexGuard<'static, BTreeSet<c_ulong>> {
+fn busy() -> MutexGuard<'static, BTreeSet<(u32, c_ulong)>> {
     BUSY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether callables are being called in this process.
+fn is_busy() -> bool {
+    // Where the lock cannot be had, a thread of another process may hold it for ever.
+    BUSY.try_lock().is_ok_and(|busy| busy.iter().any(|(process, _)| *process == n_forks()))
 }
 
 fn while_busy<T>(call: impl FnOnce() -> T) -> T {
     // SAFETY: it only asks for the number of this thread.
-    let thread = unsafe { pyo3::ffi::PyThread_get_thread_ident() };
+    let thread = (n_forks(), unsafe { pyo3::ffi::PyThread_get_thread_ident() });
     busy().insert(thread);
     let answer = call();
     busy().remove(&thread);
@@ -111,19 +119,19 @@ pub(super) fn wait_for_strategies(py: Python<'_>, timeout: f64) -> bool {
     const SLICE: Duration = Duration::from_millis(5);
     py.detach(|| {
         let mut left = Duration::try_from_secs_f64(timeout).unwrap_or_default();
-        while !busy().is_empty() && !left.is_zero() {
+        while is_busy() && !left.is_zero() {
             std::thread::sleep(SLICE);
             left = left.saturating_sub(SLICE);
         }
     });
-    busy().is_empty()
+    !is_busy()
 }
 
 /// Raise `SystemExit` in the callables that are being called: nobody waits for their answers any more.
 #[pyfunction]
 pub(super) fn interrupt_strategies(py: Python<'_>) {
     let exit = py.get_type::<PySystemExit>();
-    for thread in busy().iter() {
+    for (_, thread) in busy().iter().filter(|(process, _)| *process == n_forks()) {
         // SAFETY: the interpreter is attached, and it ignores numbers of threads that it does not know.
         unsafe { pyo3::ffi::PyThreadState_SetAsyncExc(*thread as c_long, exit.as_ptr()) };
     }

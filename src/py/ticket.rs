@@ -6,12 +6,13 @@ use super::next_chunk::NextChunk;
 use crate::core::{FinishReason, Finished};
 use crate::engine::{self, Interest, Item};
 use crate::error::Error;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyDict, PyString, PyTuple};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// A submitted request. Dropping it cancels the request.
@@ -27,8 +28,10 @@ pub(super) struct Ticket {
     /// Somebody took the end.
     is_read: AtomicBool,
     /// The loop that read last, and its hub.
-    reader: Mutex<Option<(Py<PyAny>, Py<Hub>)>>,
+    reader: Mutex<Option<Reader>>,
 }
+
+type Reader = (Py<PyAny>, Py<Hub>);
 
 /// What [`Ticket::next`] gives.
 pub(super) enum Next<'py> {
@@ -80,18 +83,21 @@ impl Ticket {
     /// The hub of a loop, which Python knows; the last one is kept.
     fn hub_of<'py>(&self, event_loop: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Hub>> {
         let py = event_loop.py();
-        let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((known, hub)) = reader.as_ref()
+        if let Some((known, hub)) = self.reader().as_ref()
             && known.is(event_loop)
         {
             return Ok(hub.bind(py).clone());
         }
+        // Not under the lock: Python may let another thread go on, which may want the lock before the GIL.
         let hub = py.import("llama_batch._hub")?.call_method1("asyncio_hub", (event_loop,))?.getattr("core")?;
         let hub = hub.cast_into::<Hub>()?;
-        let last = reader.replace((event_loop.clone().unbind(), hub.clone().unbind()));
-        drop(reader);
+        let last = self.reader().replace((event_loop.clone().unbind(), hub.clone().unbind()));
         drop(last);
         Ok(hub)
+    }
+
+    fn reader(&self) -> MutexGuard<'_, Option<Reader>> {
+        self.reader.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_over(&self) -> bool {
@@ -170,6 +176,20 @@ fn completion<'py>(
 
 #[pymethods]
 impl Ticket {
+    /// A loop that was closed under its reader is part of a cycle through here.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // Who holds the lock now is no garbage.
+        let Ok(reader) = self.reader.try_lock() else { return Ok(()) };
+        let Some((event_loop, hub)) = reader.as_ref() else { return Ok(()) };
+        visit.call(event_loop)?;
+        visit.call(hub)
+    }
+
+    fn __clear__(&self) {
+        let last = self.reader().take();
+        drop(last);
+    }
+
     /// The request's number.
     #[getter]
     fn id(&self) -> u64 {

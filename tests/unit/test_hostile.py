@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import gc
 import os
@@ -10,12 +11,20 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from llama_batch import Engine, ModelLoadError, ModelNotFoundError, OptionError, PromptError
+from llama_batch import (
+    ChatTemplateError,
+    Engine,
+    ModelLoadError,
+    ModelNotFoundError,
+    OptionError,
+    PromptError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +38,12 @@ SIM = "sim:?pass_ms=1&row_ms=0"
 def engine() -> Iterator[Engine]:
     with Engine(SIM) as engine:
         yield engine
+
+
+def n_open_files() -> int:
+    """Files that this process has open; 0 where the system does not tell."""
+    folder = Path("/dev/fd")
+    return len(list(folder.iterdir())) if folder.is_dir() else 0
 
 
 def _nested(depth: int) -> Any:
@@ -211,3 +226,165 @@ def test_a_path_that_is_not_utf_8_is_a_path(tmp_path: Path) -> None:
     Path(path).write_bytes(b"GGUF")
     with pytest.raises(ModelLoadError, match="cut short"), Engine(path):
         pass
+
+
+def test_one_generation_is_read_in_several_loops_at_once(engine: Engine) -> None:
+    generation = engine.stream("x", max_tokens=2000)
+    seen: list[int] = []
+
+    async def read() -> None:
+        async for chunk in generation:
+            seen.extend(chunk.token_ids)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        readers = [threading.Thread(target=asyncio.run, args=(read(),), daemon=True) for _ in range(4)]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join(60)
+    finally:
+        sys.setswitchinterval(interval)
+    assert [reader.is_alive() for reader in readers] == [False] * 4
+    assert len(seen) == 2000
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_loops_closed_under_their_readers_leave_nothing_behind(engine: Engine) -> None:
+    async def read() -> None:
+        async for _ in engine.stream("x", max_tokens=10**6):
+            pass
+
+    loops: list[weakref.ref[asyncio.AbstractEventLoop]] = []
+    n_files = n_open_files()
+    for _ in range(10):
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(read())
+        loop.run_until_complete(asyncio.sleep(0.01))
+        loop.close()
+        loops.append(weakref.ref(loop))
+        del loop, task
+    gc.collect()
+    assert [loop() for loop in loops] == [None] * 10
+    assert engine.generate("y", max_tokens=1).result(10).text
+    while engine.stats().in_flight:
+        time.sleep(0.01)
+    assert n_open_files() <= n_files
+
+
+def test_loops_that_gave_up_a_request_that_runs_leave_no_files_open(engine: Engine) -> None:
+    generation = engine.generate("x", max_tokens=10**6)
+    waiter = threading.Thread(target=generation.result)
+    waiter.start()
+
+    async def wait() -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.002):
+                await generation
+
+    asyncio.run(wait())
+    n_files = n_open_files()
+    for _ in range(30):
+        asyncio.run(wait())
+    assert n_open_files() <= n_files
+    generation.cancel()
+    waiter.join()
+
+
+FORKS = {
+    "leaving a with block": """
+with Engine(SIM) as engine:
+    if os.fork() == 0:
+        sys.exit(0)
+    os.wait()
+""",
+    "while a strategy works": """
+def slow(view):
+    asked.set()
+    time.sleep(0.2)
+    return {}
+engine = Engine(SIM, batch_strategy=slow)
+stream = engine.stream("x", max_tokens=100_000)
+asked.wait()
+if os.fork() == 0:
+    began = time.monotonic()
+    atexit.register(lambda: time.monotonic() - began > 1 and print("late"))
+    sys.exit(0)
+os.wait()
+""",
+    "in a subscriber": """
+def fork(event):
+    if not asked.is_set():
+        asked.set()
+        if os.fork() == 0:
+            return
+        os.wait()
+engine = Engine(SIM)
+engine.subscribe(fork)
+engine.generate("x", max_tokens=2).result()
+engine.close(drain=True)
+""",
+    "in a strategy": """
+def fork(view):
+    if not asked.is_set():
+        asked.set()
+        if os.fork() > 0:
+            os.wait()
+    return {}
+engine = Engine(SIM, batch_strategy=fork)
+engine.generate("x", max_tokens=2).result()
+engine.close(drain=True)
+""",
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.parametrize("script", FORKS.values(), ids=FORKS)
+def test_a_forked_child_ends_quietly(script: str) -> None:
+    head = "import atexit, os, sys, threading, time\nfrom llama_batch import Engine\nasked = threading.Event()\n"
+    code = f"{head}SIM = {SIM!r}\n{script}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_interpreters_end_waits_for_all_slow_subscribers_together() -> None:
+    script = f"""
+import time
+from llama_batch import Engine
+engine = Engine({SIM!r})
+for _ in range(8):
+    engine.subscribe(lambda event: time.sleep(60))
+engine.generate("x", max_tokens=1).result()
+print(time.monotonic())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert time.monotonic() - float(done.stdout) < 6
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no such pipes")
+def test_a_pipe_is_no_model(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.gguf")
+    with pytest.raises(ModelNotFoundError, match="no regular file"):
+        Engine(tmp_path / "pipe.gguf")
+
+
+def test_a_message_says_what_is_wrong_with_it(engine: Engine) -> None:
+    with pytest.raises(ChatTemplateError, match=r"^message 1 has no \"content\"$"):
+        engine.chat([{"role": "user", "content": "a"}, {"role": "user"}]).result()
+    with pytest.raises(ChatTemplateError, match=r"^messages are text or a list of messages, not dict$"):
+        engine.chat({"role": "user"}).result()  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="a tuple that holds something else"):
+        engine.generate("x", session=(None,))
+
+
+def test_a_subscriber_that_raises_is_reported_without_any_setting_up() -> None:
+    script = f"""
+from llama_batch import Engine
+with Engine({SIM!r}) as engine:
+    engine.subscribe(lambda event: 1 / 0)
+    engine.generate("x", max_tokens=1).result()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert "A subscriber raised" in done.stderr
+    assert "ZeroDivisionError" in done.stderr

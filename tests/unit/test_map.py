@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import subprocess
+import sys
+import threading
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import pytest
 import trio
 from llama_batch import Completion, EmptyPromptError, Engine, OptionError
@@ -71,7 +77,7 @@ def test_a_full_queue_is_waited_for() -> None:
 
 def test_two_maps_share_one_small_queue() -> None:
     with Engine("sim:?pass_ms=1", n_parallel=1, max_queue=1) as engine:
-        maps = [engine.map("abcdef", max_tokens=2) for _ in range(2)]
+        maps = [engine.map(list("abcdef"), max_tokens=2) for _ in range(2)]
         assert [len(list(pair)) for pair in zip(*maps, strict=True)] == [2] * 6
 
 
@@ -83,6 +89,8 @@ def test_chat_prompts_may_be_messages(engine: Engine) -> None:
 def test_wrong_arguments_are_refused_at_once(engine: Engine) -> None:
     with pytest.raises(TypeError, match="iterable"):
         engine.map(5)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="not one str"):
+        engine.map("one text")
     with pytest.raises(ValueError, match="on_error"):
         engine.map(["a"], on_error="ignore")  # type: ignore[call-overload]
     with pytest.raises(OptionError, match="max_tokens"):
@@ -228,3 +236,163 @@ def test_async_prompts_cannot_be_read_without_a_loop(engine: Engine) -> None:
 
     with pytest.raises(TypeError, match="async for"):
         next(engine.map(prompts()))
+
+
+class Broken:
+    """An async iterable that fails before it awaits anything."""
+
+    def __aiter__(self) -> Broken:
+        return self
+
+    def __anext__(self) -> Awaitable[str]:
+        raise RuntimeError("boom")
+
+
+@both_loops
+def test_an_async_iterable_that_breaks_at_once_raises(
+    engine: Engine, run: Callable[[Callable[[], Awaitable[Any]]], Any]
+) -> None:
+    async def main() -> None:
+        with pytest.raises(RuntimeError, match="boom"):
+            await anext(engine.map(Broken()))
+
+    run(main)
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit, GeneratorExit, KeyboardInterrupt])
+@both_loops
+def test_whatever_ends_the_prompts_is_raised_in_its_place(
+    engine: Engine, run: Callable[[Callable[[], Awaitable[Any]]], Any], error: type[BaseException]
+) -> None:
+    async def prompts() -> AsyncIterator[str]:
+        yield "a"
+        await pause(0)
+        raise error
+
+    async def main() -> None:
+        completions = engine.map(prompts(), max_tokens=2)
+        await anext(completions)
+        try:
+            await anext(completions)
+        except BaseException as raised:  # noqa: BLE001 - that is what is looked at
+            assert type(raised) is error  # noqa: PT017
+
+    run(main)
+
+
+@both_loops
+def test_what_prompts_enter_they_leave_in_the_same_task(
+    engine: Engine, run: Callable[[Callable[[], Awaitable[Any]]], Any]
+) -> None:
+    variable: ContextVar[int] = ContextVar("variable", default=0)
+
+    async def prompts() -> AsyncIterator[str]:
+        token = variable.set(1)
+        with anyio.move_on_after(20):
+            for prompt in "abc":
+                await pause(0.001)
+                yield prompt
+                assert variable.get() == 1
+        variable.reset(token)
+
+    async def main() -> int:
+        return len([done async for done in engine.map(prompts(), max_tokens=2)])
+
+    assert run(main) == 3
+
+
+def test_a_map_over_async_prompts_is_read_in_one_loop(engine: Engine) -> None:
+    async def prompts() -> AsyncIterator[str]:
+        while True:
+            await pause(0)
+            yield "a"
+
+    completions = engine.map(prompts(), max_tokens=1)
+
+    async def many() -> None:
+        for _ in range(50):
+            await anext(completions)
+
+    in_asyncio(many)
+    with pytest.raises(RuntimeError, match="one event loop"):
+        in_asyncio(many)
+
+
+def test_closing_wakes_a_reader_that_waits_for_a_prompt(engine: Engine) -> None:
+    async def prompts() -> AsyncIterator[str]:
+        await pause(3600)
+        yield "a"
+
+    async def main() -> None:
+        completions = engine.map(prompts())
+
+        async def read() -> list[Completion]:
+            return [done async for done in completions]
+
+        async def close() -> None:
+            completions.close()
+
+        reader, closer = asyncio.create_task(read()), asyncio.create_task(close())
+        assert await reader == []
+        await closer
+
+    in_asyncio(main)
+
+
+@both_loops
+def test_aclose_returns_when_nothing_of_the_prompts_runs(
+    engine: Engine, run: Callable[[Callable[[], Awaitable[Any]]], Any]
+) -> None:
+    async def prompts() -> AsyncIterator[str]:
+        while True:
+            await pause(0.01)
+            yield "a"
+
+    async def main() -> None:
+        generator: Any = prompts()
+        completions = engine.map(generator, max_tokens=2)
+        await anext(completions)
+        await completions.aclose()
+        await generator.aclose()
+
+    run(main)
+
+
+def test_closing_in_another_thread_gives_up_the_prompts(engine: Engine) -> None:
+    given_up = threading.Event()
+
+    async def prompts() -> AsyncIterator[str]:
+        yield "a"
+        try:
+            await pause(3600)
+        finally:
+            given_up.set()
+
+    async def main() -> None:
+        completions = engine.map(prompts(), max_tokens=2)
+        await anext(completions)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(completions), 0.05)
+        threading.Thread(target=completions.close).start()
+        while not given_up.is_set():
+            await pause(0.01)
+
+    in_asyncio(main)
+
+
+def test_a_progress_bar_gives_the_terminal_back_however_it_ends() -> None:
+    pytest.importorskip("rich")
+    script = """
+from llama_batch import Engine
+engine = Engine("sim:?pass_ms=0")
+for _ in engine.map(["a"] * 20, max_tokens=1, progress=True):
+    break
+len(dict(zip(range(20), engine.map(["a"] * 20, max_tokens=1, progress=True))))
+for _ in engine.map(["a"] * 20, max_tokens=1, progress=True):
+    1 / 0
+"""
+    env = {**os.environ, "TTY_COMPATIBLE": "1", "TTY_INTERACTIVE": "1", "TERM": "xterm"}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, env=env)
+    hidden, shown = done.stderr.count("\x1b[?25l"), done.stderr.count("\x1b[?25h")
+    assert (hidden, shown) == (3, 3)
+    assert done.stderr.index("Traceback") > done.stderr.rindex("20/20")
