@@ -181,6 +181,20 @@ extern "C" int32_t lb_seq_unshare(llama_context * ctx, int32_t seq, char * err, 
     });
 }
 
+extern "C" int32_t lb_state_get(llama_context * ctx, int32_t seq, uint8_t * buf, size_t cap, size_t * n, char * err, size_t err_cap) {
+    return lb_guard(err, err_cap, [&]() -> int32_t {
+        *n = buf == nullptr ? llama_state_seq_get_size(ctx, seq) : llama_state_seq_get_data(ctx, buf, cap, seq);
+        return LB_OK;
+    });
+}
+
+extern "C" int32_t lb_state_set(llama_context * ctx, int32_t seq, const uint8_t * buf, size_t len, size_t * n, char * err, size_t err_cap) {
+    return lb_guard(err, err_cap, [&]() -> int32_t {
+        *n = llama_state_seq_set_data(ctx, buf, len, seq);
+        return LB_OK;
+    });
+}
+
 extern "C" lb_memory_kind lb_memory_kind_of(llama_context * ctx) {
     llama_memory_t memory = llama_get_memory(ctx);
     if (memory == nullptr) {

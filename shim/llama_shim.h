@@ -69,6 +69,11 @@ int32_t lb_seq_cp(struct llama_context * ctx, int32_t from, int32_t to, int32_t 
 // Give a sequence sliding-window cells of its own. Returns 1 if there was no room: then some of its cells are gone.
 int32_t lb_seq_unshare(struct llama_context * ctx, int32_t seq, char * err, size_t err_cap);
 
+// The state of a sequence, into a buffer of `cap` bytes; its size, where there is none. `n` receives the bytes, 0 for a failure.
+int32_t lb_state_get(struct llama_context * ctx, int32_t seq, uint8_t * buf, size_t cap, size_t * n, char * err, size_t err_cap);
+// Replace a sequence by such a state. `n` receives the bytes that were read, 0 for a failure.
+int32_t lb_state_set(struct llama_context * ctx, int32_t seq, const uint8_t * buf, size_t len, size_t * n, char * err, size_t err_cap);
+
 enum lb_memory_kind lb_memory_kind_of(struct llama_context * ctx);
 // Cells in use of the unified buffer, or of a sequence's stream; -1 where the memory does not count them.
 int64_t lb_used_cells(struct llama_context * ctx, int32_t seq);

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fake_engine import FakeEngine
 from llama_batch.cli.app import run
+from llama_batch.errors import ChatTemplateError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,6 +86,45 @@ def test_a_finished_job_is_not_done_again(job: Job) -> None:
     assert job.run() == 0
     assert job.output.read_bytes() == before
     assert job.n_opened == 1
+
+
+def test_the_closing_line_says_what_failed_most_and_where_to_look(
+    job: Job, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.put({"prompt": "a"}, {"prompt": ""}, {"prompt": "slow"}, {"prompt": ""}, {"prompt": "b"})
+    assert job.run() == 1
+    err = capsys.readouterr().err
+    assert err.startswith("llama-batch: 2 answered, 3 failed (most often empty_prompt: the prompt is empty); ")
+    assert err.endswith('; see the "error" lines of answers.jsonl\n')
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"prompt": "' + b"a" * 99 + b" " * 99 + b"[")))
+    assert run(["run", "--input", "-"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("llama-batch: 0 answered, 1 failed (invalid_line: not JSON: ")
+    assert err.endswith('; see the "error" lines of the output\n')
+    assert len(err) < 200
+
+
+def test_an_empty_prompt_is_an_error_though_a_template_would_hide_it(job: Job) -> None:
+    job.put({"prompt": ""}, {"prompt": "a"})
+    assert job.run() == 1
+    errors = {answer["index"]: answer.get("error") for answer in job.answers()}
+    assert errors == {0: {"code": "empty_prompt", "message": "the prompt is empty"}, 1: None}
+    assert [call[1] for call in job.engine.calls] == ["a"]
+
+
+def test_messages_need_a_chat_template(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    def chat(messages: Any, **options: Any) -> Any:
+        raise ChatTemplateError("the model has no chat template")
+
+    job.put({"messages": [{"role": "user", "content": "a"}]})
+    assert job.run("--raw") == 1
+    job.engine.model.chat_template = None
+    monkeypatch.setattr(job.engine, "chat", chat)
+    assert job.run() == 1
+    raw, without = (answer["error"] for answer in job.answers())
+    assert raw == {"code": "invalid_template", "message": "--raw takes prompts as they are, not messages"}
+    assert without == {"code": "invalid_template", "message": "the model has no chat template"}
+    assert job.engine.calls == []
 
 
 def test_new_and_changed_lines_are_answered_and_old_ones_kept(job: Job) -> None:
@@ -233,12 +273,23 @@ def test_two_jobs_do_not_write_one_file(job: Job) -> None:
     assert job.run() == 0
 
 
-def test_a_missing_input_and_a_full_disk_are_named(
-    job: Job, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert job.run() == 1
-    assert "No such file or directory" in capsys.readouterr().err
+def test_files_that_cannot_be_are_a_mistake_in_the_command(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = job.input.parent
+    assert job.run() == 2
+    assert f"there is no file {job.input}" in capsys.readouterr().err
+    assert run(["run", "--input", str(folder)]) == 2
+    assert f"{folder} is a folder" in capsys.readouterr().err
+    job.put({"prompt": "a"})
+    job.output = folder / "missing" / "answers.jsonl"
+    assert job.run() == 2
+    assert f"there is no folder {job.output.parent}" in capsys.readouterr().err
+    job.output = folder
+    assert job.run() == 2
+    assert f"{folder} is a folder" in capsys.readouterr().err
+    assert job.n_opened == 0
 
+
+def test_a_full_disk_is_named(job: Job, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
 

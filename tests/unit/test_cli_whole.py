@@ -54,12 +54,14 @@ def test_versions_are_told() -> None:
         (["run", "--model", "sim:?load_error=broken", "a"], 3),
         (["run", "--model", "missing.gguf", "a"], 3),
         (["run", *SIM, ""], 1),
+        (["run", *SIM], 2),
+        (["run", *SIM, "--input", "missing.jsonl"], 2),
         (["run", *SIM, "--timeout", "0.001", "a"], 1),
         (["info", "missing.gguf"], 3),
     ],
 )
 def test_every_failure_is_one_line_and_its_code(words: list[str], code: int) -> None:
-    done = run(*words)
+    done = run(*words, text="")
     assert (done.returncode, done.stderr.count("\n")) == (code, 1), done.stderr
     assert done.stderr.startswith("llama-batch: ")
     assert "Traceback" not in done.stderr
@@ -150,7 +152,7 @@ def test_the_output_of_a_job_may_be_a_device(tmp_path: Path, target: str, code: 
 
 @POSIX
 def test_a_full_disk_behind_standard_output_is_one_line_and_code_1() -> None:
-    for words in (["run", *SIM, "--max-tokens", "3", "a", "b"], ["run", "--help"], ["models"]):
+    for words in (["run", *SIM, "--max-tokens", "3", "a", "b"], ["run", "--help"], ["--version"]):
         with open("/dev/full", "w", encoding="utf-8") as full:  # noqa: PTH123 - a device
             done = subprocess.run([*COMMAND, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
         assert done.returncode == 1
@@ -164,7 +166,7 @@ def test_a_full_disk_behind_standard_output_is_one_line_and_code_1() -> None:
         ("run --max-tokens 3 a b", "1>&-", 0),
         ("run --max-tokens 3 a b", "2>&-", 0),
         ("run --max-tokens 3 a b", "<&- 1>&- 2>&-", 0),
-        ("run --max-tokens 3", "<&-", 1),
+        ("run --max-tokens 3", "<&-", 2),
         ("run --input -", "<&-", 0),
         ("run --model missing.gguf a", "2>&-", 3),
         ("models", "1>&-", 0),

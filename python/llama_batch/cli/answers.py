@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from llama_batch.errors import EngineCrashedError, LlamaBatchError
+from llama_batch.errors import EmptyPromptError, EngineCrashedError, LlamaBatchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,8 +66,13 @@ class Answers:
 
     @property
     def n_done(self) -> int:
-        """Answers that have ended."""
+        """Answers that have ended, failed ones too."""
         return sum(answer.done for answer in self.items)
+
+    @property
+    def n_failed(self) -> int:
+        """Answers that have ended with an error."""
+        return sum(answer.error is not None for answer in self.items)
 
     @property
     def seconds(self) -> float:
@@ -92,9 +97,19 @@ def submitter(engine: Engine, raw: bool) -> Callable[..., Any]:
     Args:
         engine: A ready engine.
         raw: Take prompts as they are.
+
+    Returns:
+        The method, by prompt and options. It raises `EmptyPromptError` where the template would make a prompt of none.
     """
-    method: Any = engine.stream if raw or not engine.model.chat_template else engine.chat
-    return cast("Callable[..., Any]", method)
+    if raw or not engine.model.chat_template:
+        return cast("Callable[..., Any]", engine.stream)
+
+    def chat(prompt: str, **options: Any) -> Any:
+        if not prompt:
+            raise EmptyPromptError("the prompt is empty")
+        return engine.chat(prompt, **options)
+
+    return chat
 
 
 async def follow(answer: Answer, generation: Any, changed: Callable[[], None]) -> None:
@@ -129,9 +144,19 @@ async def answer_all(
         The answers, all of them ended.
     """
     answers = Answers([Answer(prompt) for prompt in prompts])
-    generations = [submit(prompt, **options) for prompt in prompts]
+    generations = [_begin(answer, submit, options) for answer in answers]
     async with asyncio.TaskGroup() as tasks:
         for answer, generation in zip(answers, generations, strict=True):
-            tasks.create_task(follow(answer, generation, answers.notify))
+            if generation is not None:
+                tasks.create_task(follow(answer, generation, answers.notify))
         await show(answers)
     return answers
+
+
+def _begin(answer: Answer, submit: Callable[..., Any], options: dict[str, Any]) -> Any:
+    """Submit a prompt. An empty one fails alone; an option that is wrong is so for all, and ends the run."""
+    try:
+        return submit(answer.prompt, **options)
+    except EmptyPromptError as error:
+        answer.error = error
+        return None

@@ -112,7 +112,7 @@ def _explain(error: BaseException) -> int:
         case BrokenPipeError():
             _silence_output()
             return NO_READER
-        case click.exceptions.NoArgsIsHelpError():
+        case click.UsageError() if type(error).__name__ == "NoArgsIsHelpError":  # unknown to older versions of click
             error.show()
             return USAGE
         case click.UsageError():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from llama_batch.cli.models import megabytes
+from llama_batch.cli.options import Number
 from llama_batch.models import progress_bar, resolve
 from llama_batch.models.gguf import Header, read_header
 from llama_batch.models.hub import shards_beside
@@ -23,7 +24,12 @@ _CELL_BYTES = 2  # f16
 @click.command("info")
 @click.argument("model", required=False)
 @click.option(
-    "--n-ctx", type=click.IntRange(1), default=8192, show_default=True, help="Context to estimate memory for."
+    "--n-ctx",
+    type=Number(int, 1),
+    default=8192,
+    show_default=True,
+    metavar="TOKENS",
+    help="Context to estimate memory for.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 @click.option("--all", "show_all", is_flag=True, help="Show all of the model's metadata, the template's text too.")

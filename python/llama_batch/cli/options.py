@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,8 +12,30 @@ if TYPE_CHECKING:
 
     from llama_batch.types import OptionSpec
 
+    _ParamType = click.ParamType[Any]
+else:
+    _ParamType = click.ParamType  # which older versions of click do not subscript
+
 NONE_WORDS = ("none", "auto")
 _ENDLESS = 1e6
+
+# The tables speak to Python; this is how the same is said on a command line, in this order.
+_PHRASES = (
+    (r"[;.] None means as the engine[^.]*\.", "."),  # the engine's default is shown instead
+    (r" \(True\)| None means True\.", ""),
+    (r'"balanced", or a callable', 'or "balanced"'),
+    (r"raises `QueueFullError`", "fails the request"),
+    (r"which the completion reports", "which a batch job's answer tells"),
+    (r"`(\w+)=False`", r"`no_\1`"),
+    (r'`(\w+)="(\w+)"`', r"`\1` \2"),
+)
+_NONE_IS_THE_DEFAULT = (
+    (r"None draws one", "by default one is drawn"),
+    (r"None chooses", "by default chosen"),
+    (r"None lets (\S+) decide", r"by default \1 decides"),
+    (r"(?<=\. )None (?:means|takes|is)", "By default"),
+    (r"None (?:means|takes|is)", "by default"),
+)
 
 
 class Flag(click.Option):
@@ -43,10 +66,38 @@ class Command(click.Command):
                 formatter.write_dl(rows, col_max=32)
 
 
-class _OrNone(click.ParamType[Any]):
+class Number(_ParamType):
+    """A number in a range, whose mistakes are told in plain words."""
+
+    def __init__(self, kind: type[int | float], low: float | None = None, high: float | None = None) -> None:
+        """Make the type.
+
+        Args:
+            kind: `int` or `float`.
+            low: The smallest number accepted; None accepts any.
+            high: The largest number accepted; None accepts any.
+        """
+        self.kind = kind
+        self.low, self.high = (None if bound is None else kind(bound) for bound in (low, high))
+        self.name = "whole number" if kind is int else "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read a word."""
+        try:
+            number = self.kind(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a {self.name}", param, ctx)
+        if self.low is not None and number < self.low:
+            self.fail(f"{value} is less than {_shown(self.low)}", param, ctx)
+        if self.high is not None and number > self.high:
+            self.fail(f"{value} is more than {_shown(self.high)}", param, ctx)
+        return number
+
+
+class _OrNone(_ParamType):
     """A value of another type, or one of the words for None."""
 
-    def __init__(self, inner: click.ParamType[Any]) -> None:
+    def __init__(self, inner: _ParamType) -> None:
         self.inner = inner
         self.name = inner.name
 
@@ -56,10 +107,10 @@ class _OrNone(click.ParamType[Any]):
         return self.inner.convert(value, param, ctx)
 
 
-class _List(click.ParamType[Any]):
+class _List(_ParamType):
     """Values separated by commas."""
 
-    def __init__(self, inner: click.ParamType[Any]) -> None:
+    def __init__(self, inner: _ParamType) -> None:
         self.inner = inner
         self.name = f"{inner.name},..."
 
@@ -80,21 +131,25 @@ _NONE = _None()
 
 
 def flags_of(
-    tables: Iterable[tuple[str, Mapping[str, OptionSpec]]],
+    tables: Iterable[tuple[str, Mapping[str, OptionSpec]]], defaults: Mapping[str, object]
 ) -> Callable[[click.Command], click.Command]:
     """A decorator that gives a command the flags of option tables.
 
     Args:
-        tables: A heading and a table each; of an option that several have, the first makes the flag.
+        tables: A heading and a table each; of an option that several have, the first makes the flag, and the help
+            shows the first default that is not None.
+        defaults: What the help shows instead, where the command has a default of its own.
     """
+    flags: dict[str, tuple[OptionSpec, str]] = {}
+    shown = dict(defaults)
+    for section, table in tables:
+        for spec in table.values():
+            flags.setdefault(spec.name, (spec, section))
+            if spec.default is not None:
+                shown.setdefault(spec.name, spec.default)
 
     def decorate(command: click.Command) -> click.Command:
-        known: set[str] = set()
-        for section, table in tables:
-            for spec in table.values():
-                if spec.name not in known:
-                    command.params.append(_flag(spec, section))
-                known.add(spec.name)
+        command.params += [_flag(spec, section, shown.get(name)) for name, (spec, section) in flags.items()]
         return command
 
     return decorate
@@ -106,30 +161,27 @@ def given(ctx: click.Context, table: Mapping[str, OptionSpec]) -> dict[str, Any]
     return {name: None if value is _NONE else value for name, value in values.items()}
 
 
-def _flag(spec: OptionSpec, section: str) -> Flag:
-    """One option's flag."""
-    words = [spec.name, *(alias for alias in spec.aliases)]
+def _flag(spec: OptionSpec, section: str, default: object) -> Flag:
+    """One option's flag, whose help shows a default."""
+    words = [word.replace("_", "-") for word in (spec.name, *spec.aliases)]
+    text = _help(spec, default)
     if spec.type.removesuffix(" | None") == "bool":
-        declared = [f"--{word.replace('_', '-')}/--no-{word.replace('_', '-')}" for word in words]
-        return Flag([spec.name, *declared], default=None, help=_help(spec), section=section)
-    declared = [f"--{word.replace('_', '-')}" for word in words]
-    kind = _type(spec)
-    return Flag([spec.name, *declared], default=None, type=kind, help=_help(spec), section=section, metavar=_meta(spec))
+        declared = [f"--{word}/--{word[3:] if word.startswith('no-') else f'no-{word}'}" for word in words]
+        return Flag([spec.name, *declared], default=None, help=text, section=section)
+    declared = [f"--{word}" for word in words]
+    return Flag([spec.name, *declared], default=None, type=_type(spec), help=text, section=section, metavar=_meta(spec))
 
 
-def _type(spec: OptionSpec) -> click.ParamType[Any]:
+def _type(spec: OptionSpec) -> _ParamType:
     """What its words are read as; a number's range is checked at once, everything else by the engine."""
     base = spec.type.removesuffix(" | None")
-    low, high = spec.minimum, spec.maximum
-    kind: click.ParamType[Any]
+    kind: _ParamType
     if spec.choices:
         return click.Choice(spec.choices)
     if base.startswith("Sequence["):
-        kind = _List(click.FLOAT if "float" in base else click.STRING)
-    elif base == "int":
-        kind = click.IntRange(None if low is None else int(low), None if high is None else int(high))
-    elif base == "float":
-        kind = click.FloatRange(low, high)
+        kind = _List(Number(float) if "float" in base else click.STRING)
+    elif base in {"int", "float"}:
+        kind = Number(int if base == "int" else float, spec.minimum, spec.maximum)
     else:
         kind = click.STRING
     return _OrNone(kind) if spec.optional else kind
@@ -144,16 +196,26 @@ def _meta(spec: OptionSpec) -> str | None:
     return {"int": "N", "float": "X"}.get(base, "TEXT") if not spec.unit else spec.unit.upper()
 
 
-def _help(spec: OptionSpec) -> str:
-    """The table's text with the default, in the words of a command line."""
-    facts = [] if spec.default is None else [f"default: {_shown(spec.default)}"]
+def _help(spec: OptionSpec, default: object) -> str:
+    """The table's text with a default, in the words of a command line."""
+    facts = [] if default is None else [f"default: {_shown(default)}"]
     if spec.minimum is not None and spec.maximum is not None and spec.maximum < _ENDLESS:
         facts.append(f"{spec.minimum:g} to {spec.maximum:g}")
-    return f"{spec.doc} [{'; '.join(facts)}]" if facts else spec.doc
+    text = spec.doc
+    for pattern, said in (*_PHRASES, *(_NONE_IS_THE_DEFAULT if spec.default is None else ())):
+        text = re.sub(pattern, said, text)
+    text = text.replace("(False)", f"(`no_{spec.name}`)").replace("None", NONE_WORDS[0])
+    text = re.sub(r"`([^`]*)`", _as_flags, text)
+    return f"{text} [{'; '.join(facts)}]" if facts else text
+
+
+def _as_flags(code: re.Match[str]) -> str:
+    """Code with options in it, as flags; what is called, such as `min(`, is none."""
+    return re.sub(r"\b[a-z]\w*\b(?!\()", lambda name: f"--{name[0].replace('_', '-')}", code[1])
 
 
 def _shown(value: object) -> object:
     """A default as a command line writes it."""
     if isinstance(value, bool):
-        return "on" if value else "off"
+        return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else value

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 _N_PARALLEL_MAX = 16
 _JOB_N_PARALLEL = 8
+_DEFAULTS = {
+    "n_parallel": f"one for each prompt, 4 to {_N_PARALLEL_MAX}, or {_JOB_N_PARALLEL} in a batch job",
+    "max_queue": f"0, or {START_OPTIONS['max_queue'].default} in a batch job",
+    "queue_full": "raise, or wait in a batch job",
+    "kv_unified": True,
+}
 _EPILOG = (
     "A line of the input is an object with a prompt (text or token ids) or messages, perhaps an id, and options of the "
     "request. A line of the output has its index (the number of the line, from 0), the id, and text, finish_reason and "
@@ -32,7 +38,7 @@ def _file(*names: str, **kwargs: Any) -> Flag:
     return Flag(list(names), section="Batch job", metavar="FILE", **kwargs)
 
 
-@flags_of([("Options of the requests", REQUEST_OPTIONS), ("Options of the engine", START_OPTIONS)])
+@flags_of([("Options of the requests", REQUEST_OPTIONS), ("Options of the engine", START_OPTIONS)], _DEFAULTS)
 @click.command(
     "run",
     cls=Command,
@@ -85,7 +91,12 @@ def _read(prompts: tuple[str, ...], ctx: click.Context) -> list[str]:
         prompts = ("-",)
     if prompts.count("-") > 1:
         raise click.UsageError("standard input can be one prompt only", ctx)
-    return [sys.stdin.read().rstrip("\n") if prompt == "-" else prompt for prompt in prompts]
+    if "-" not in prompts:
+        return list(prompts)
+    piped = sys.stdin.read().rstrip("\n")
+    if not piped:
+        raise click.UsageError("standard input is empty: give a prompt, or --input with a file of them", ctx)
+    return [piped if prompt == "-" else prompt for prompt in prompts]
 
 
 def _run(prompts: list[str], model: str | None, start: dict[str, Any], request: dict[str, Any], *, raw: bool) -> int:

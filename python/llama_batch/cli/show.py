@@ -129,9 +129,10 @@ class SideBySide:
         from rich.text import Text
 
         n, seconds = answers.n_tokens, answers.seconds
+        failed = f", {answers.n_failed} failed" if answers.n_failed else ""
         return Text(
-            f" {answers.n_done} of {len(answers.items)} answered · {n} tokens in {seconds:.1f} s"
-            f" · {n / max(seconds, 1e-9):.0f} tokens/s together",
+            f" {answers.n_done - answers.n_failed} of {len(answers.items)} answered{failed}"
+            f" · {n} tokens in {seconds:.1f} s · {n / max(seconds, 1e-9):.0f} tokens/s together",
             style="dim",
         )
 

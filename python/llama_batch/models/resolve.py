@@ -84,6 +84,8 @@ def _file(path: Path) -> Path:
         inside = sorted(p.name for p in path.glob("*.gguf"))[:5]
         hint = f"; it holds {', '.join(inside)}" if inside else ""
         raise ModelNotFoundError(f"{path} is a folder, not a GGUF file{hint}")
+    if path.exists():
+        raise ModelNotFoundError(f"{path} is no regular file")
     hint = ""
     if len(path.parts) == 2 and not path.is_absolute() and path.suffix.lower() != ".gguf":
         hint = f"; for a repository of Hugging Face write hf:{path.as_posix()}"

@@ -6,6 +6,7 @@ use super::logs;
 use super::machine::n_physical_cores;
 use super::model::Model;
 use super::ops::{Rules, remove};
+use super::ram::{self, Blobs};
 use crate::backend::{Backend, Tokenizer};
 use crate::core::{
     DecodeOutcome, Drawn, Limits, MemoryKind, Op, OpResult, PassStatus, RequestId, Row, RowOutcome, SeqId, SeqPositions,
@@ -32,6 +33,7 @@ pub struct LlamaBackend {
     limits: Limits,
     rules: Rules,
     samplers: BTreeMap<RequestId, Sampler>,
+    blobs: Blobs,
     pool: Pool,
 }
 
@@ -66,6 +68,8 @@ impl LlamaBackend {
                 rules.n_seq_ids = layout.n_seq_max;
             }
         }
+        let forks = rules.n_seq_ids > layout.n_seq_max;
+        let block_bytes = if forks { ram::block_bytes(&mut context, SeqId(0)) } else { 0 };
         context.clear();
         let (cells, cells_seq, _) = context.sizes();
         let share = if layout.unified { n_ctx } else { n_ctx.div_ceil(layout.n_seq_max) };
@@ -79,13 +83,15 @@ impl LlamaBackend {
             n_vocab: bounds.n_vocab,
             memory,
             kv_unified: layout.unified,
-            block: 0,
-            block_bytes: 0,
-            ram_bytes: 0,
+            block: if forks { ram::BLOCK } else { 0 },
+            block_bytes,
+            ram_bytes: ram::default_bytes(),
         };
         let n_threads = if options.n_threads == 0 { n_physical_cores() } else { options.n_threads };
         let pool = Pool::new(n_threads as usize);
-        Ok(Self { context, batch, bounds, limits, rules, samplers: BTreeMap::new(), pool })
+        // Running requests never take the last of the ids that compute.
+        let blobs = Blobs::new(SeqId(layout.n_seq_max - 1), limits.n_ctx);
+        Ok(Self { context, batch, bounds, limits, rules, samplers: BTreeMap::new(), blobs, pool })
     }
 
     /// Cells of the KV cache in use, of a sequence's buffer; none where the memory does not count cells.
@@ -112,7 +118,12 @@ impl LlamaBackend {
             Op::Copy { from, to, len } => rules.copy(context, *from, *to, *len),
             Op::Trim { seq, len } => rules.trim(context, *seq, *len),
             Op::Remove(seq) => rules.remove(context, *seq),
-            Op::Save { .. } | Op::Restore { .. } | Op::Forget(_) => OpResult::Refused("there is no RAM tier".into()),
+            Op::Save { seq, from, blob } => self.blobs.save(context, rules, *seq, *from, *blob),
+            Op::Restore { seq, from, blobs } => self.blobs.restore(context, rules, *seq, *from, blobs),
+            Op::Forget(blob) => {
+                self.blobs.forget(*blob);
+                OpResult::Done
+            }
         }
     }
 

@@ -94,6 +94,24 @@ unsafe extern "C" {
         err_cap: usize,
     ) -> i32;
     pub(super) fn lb_seq_unshare(ctx: *mut sys::llama_context, seq: i32, err: *mut c_char, err_cap: usize) -> i32;
+    pub(super) fn lb_state_get(
+        ctx: *mut sys::llama_context,
+        seq: i32,
+        buf: *mut u8,
+        cap: usize,
+        n: *mut usize,
+        err: *mut c_char,
+        err_cap: usize,
+    ) -> i32;
+    pub(super) fn lb_state_set(
+        ctx: *mut sys::llama_context,
+        seq: i32,
+        buf: *const u8,
+        len: usize,
+        n: *mut usize,
+        err: *mut c_char,
+        err_cap: usize,
+    ) -> i32;
     pub(super) fn lb_memory_kind_of(ctx: *mut sys::llama_context) -> i32;
     pub(super) fn lb_used_cells(ctx: *mut sys::llama_context, seq: i32) -> i64;
     pub(super) fn lb_tokenize(

@@ -14,6 +14,7 @@ mod machine;
 mod model;
 mod ops;
 mod params;
+mod ram;
 mod score;
 mod template;
 mod tokenizer;

@@ -3,7 +3,7 @@
 use super::{Bench, long, model, named, options, rows, tokens};
 use llama_batch::backend::llama::load;
 use llama_batch::backend::{Backend, Tokenizer};
-use llama_batch::core::{MemoryKind, OpResult, PassStatus, SeqId};
+use llama_batch::core::{BlobId, MemoryKind, Op, OpResult, PassStatus, SeqId};
 use llama_batch::error::Error;
 use llama_batch::options::StartOptions;
 use std::sync::Arc;
@@ -157,4 +157,54 @@ fn a_recurrent_state_is_copied_whole_or_not_at_all() {
     assert_eq!(bench.backend.held(SeqId(4)), Some((0, 38)));
     let pass = [rows(1, 0, &[1, 2, 3], 0), rows(1, 1, &[7], 40), rows(1, 2, &[1], 0)].concat();
     assert_eq!(bench.backend.decode(&pass).status, PassStatus::Done);
+}
+
+#[test]
+#[ignore = "needs LLAMA_BATCH_TEST_MODEL"]
+fn blocks_come_back_from_ram_where_they_were_and_behind_a_shared_beginning() {
+    let model = model();
+    let mut bench = Bench::new(Arc::clone(&model), &options());
+    let limits = bench.backend.limits();
+    assert_eq!(limits.block, 64);
+    let prompt = long(&model, 200);
+    bench.open(1, &prompt);
+    let first = bench.prefill(1, 0, &prompt, 0);
+    let text = bench.generate(1, 0, first, 200, 8);
+    let save = |seq, at: u64| Op::Save { seq: SeqId(seq), from: at as u32 * 64, blob: BlobId(at) };
+    let saved = bench.backend.prepare(&[save(0, 0), save(0, 1), save(0, 2)]);
+    for result in saved {
+        assert!(
+            matches!(result, OpResult::Saved { n_bytes } if n_bytes > 0 && n_bytes <= limits.block_bytes),
+            "{result:?}"
+        );
+    }
+    assert!(refused(&bench.backend.prepare(&[Op::Save { seq: SeqId(0), from: 192, blob: BlobId(9) }])[0]));
+    assert_eq!(bench.backend.used_cells(SeqId(0)), Some(207), "a save takes no cells");
+    assert_eq!(bench.copy(0, 100, 70), OpResult::Done);
+    bench.remove(0);
+
+    let restore = |seq, from, blobs: &[u64]| Op::Restore {
+        seq: SeqId(seq),
+        from,
+        blobs: blobs.iter().map(|id| BlobId(*id)).collect(),
+    };
+    let whole = OpResult::Restored { n_blobs: 3, lost: false };
+    assert_eq!(bench.backend.prepare(&[restore(1, 0, &[0, 1, 2])]), [whole]);
+    assert_eq!((bench.backend.held(SeqId(1)), bench.backend.used_cells(SeqId(0))), (Some((0, 191)), Some(70 + 192)));
+    let again = bench.prefill(1, 1, &prompt, 192);
+    assert_eq!(bench.generate(1, 1, again, 200, 8), text);
+    bench.remove(1);
+
+    assert_eq!(bench.copy(100, 2, 64), OpResult::Done);
+    let rest = OpResult::Restored { n_blobs: 2, lost: false };
+    assert_eq!(bench.backend.prepare(&[restore(2, 64, &[1, 2])]), [rest]);
+    assert_eq!(bench.backend.used_cells(SeqId(0)), Some(70 + 128), "the beginning is shared");
+    let again = bench.prefill(1, 2, &prompt, 192);
+    assert_eq!(bench.generate(1, 2, again, 200, 8), text);
+
+    let nothing = |lost| OpResult::Restored { n_blobs: 0, lost };
+    assert_eq!(bench.backend.prepare(&[restore(3, 64, &[1])]), [nothing(false)], "a hole is not filled");
+    assert_eq!(bench.backend.prepare(&[restore(3, 0, &[1])]), [nothing(true)], "a block has its place");
+    assert_eq!(bench.backend.prepare(&[Op::Forget(BlobId(0)), restore(3, 0, &[0])]), [OpResult::Done, nothing(true)]);
+    assert_eq!(bench.backend.held(SeqId(3)), None);
 }
