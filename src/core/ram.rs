@@ -109,14 +109,15 @@ impl RamTier {
         self.pinned.retain(|id| !blocks.contains(id));
     }
 
-    /// Take in a block behind `parent`, dropping what was least recently used for its room; nothing where it has to stay
-    /// out. What had to be dropped comes first.
+    /// Take in a block behind `parent`, dropping what was least recently used for its room if it may; nothing where it has
+    /// to stay out. What had to be dropped comes first.
     pub(super) fn add(
         &mut self,
         parent: Option<BlobId>,
         scope: Option<&Key>,
         tokens: &[Token],
         now: Time,
+        may_drop: bool,
     ) -> (Vec<BlobId>, Option<BlobId>) {
         let (before, depth) =
             parent.map_or_else(|| (seed(scope), 0), |id| (self.blocks[&id].hash, self.blocks[&id].depth + 1));
@@ -128,7 +129,7 @@ impl RamTier {
         while self.n_bytes + self.block_bytes > self.budget {
             // Of the blocks that it would stand on only the last can be without another behind it.
             let may_go = |id: &BlobId| Some(*id) != parent && !self.pinned.contains(id);
-            let first = self.leaves.iter().map(|(.., id)| *id).find(may_go);
+            let first = self.leaves.iter().map(|(.., id)| *id).find(may_go).filter(|_| may_drop);
             let Some(id) = first else { return (dropped, None) };
             self.remove(id);
             dropped.push(id);

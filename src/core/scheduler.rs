@@ -238,9 +238,7 @@ impl Scheduler {
         }
         self.end_waits(now);
         self.admit(now);
-        if self.running_ids().next().is_some() {
-            self.save_ahead(now);
-        }
+        self.save_ahead(now);
         if self.ops.is_empty() {
             self.tell_starts();
         }
@@ -274,6 +272,11 @@ impl Scheduler {
     /// Whether nothing is running, waiting or to be done.
     pub fn is_idle(&self) -> bool {
         self.live.is_empty() && self.ops.is_empty() && !self.in_flight
+    }
+
+    /// Whether there are no requests; something may still be done for later ones.
+    pub fn is_vacant(&self) -> bool {
+        self.live.is_empty()
     }
 
     /// Whether the backend has done all that was decided.

@@ -15,6 +15,8 @@ use std::sync::Arc;
 /// Blocks that are saved ahead of need in one turn, while nobody waits for a token, and while somebody does.
 const AHEAD_IDLE: u32 = 4;
 const AHEAD_BUSY: u32 = 1;
+/// Blocks of one cached sequence that are saved at its eviction while somebody waits for a token: the rest is given up.
+const LATE_BUSY: u32 = 32;
 
 /// What happened in the RAM tier since it was told last: tokens and bytes.
 #[derive(Debug, Default)]
@@ -27,9 +29,19 @@ impl RamTally {
     }
 }
 
+/// How much may be saved.
+#[derive(Clone, Copy)]
+struct Most {
+    n_blocks: u32,
+    /// Whether older blocks may go for it.
+    may_drop: bool,
+}
+
 impl Scheduler {
     /// Save the first blocks of a sequence that are not in RAM yet, `most` of them; how many tokens are there then.
-    fn save(&mut self, now: Time, seq: SeqId, scope: Option<&Key>, tokens: &[Token], most: u32) -> u32 {
+    ///
+    /// What still has its cells drives nothing out of RAM: that would be lost, and this is not.
+    fn save(&mut self, now: Time, seq: SeqId, scope: Option<&Key>, tokens: &[Token], most: Most) -> u32 {
         let block = self.ram.block() as usize;
         if block == 0 {
             return 0;
@@ -37,9 +49,9 @@ impl Scheduler {
         let mut path = self.ram.path(scope, tokens);
         self.ram.touch(&path, now);
         let n_there = path.len();
-        for (at, tokens) in tokens.chunks_exact(block).enumerate().skip(n_there).take(most as usize) {
+        for (at, tokens) in tokens.chunks_exact(block).enumerate().skip(n_there).take(most.n_blocks as usize) {
             let bytes = self.ram.n_bytes();
-            let (dropped, added) = self.ram.add(path.last().copied(), scope, tokens, now);
+            let (dropped, added) = self.ram.add(path.last().copied(), scope, tokens, now, most.may_drop);
             if !dropped.is_empty() {
                 self.ram_tally.add(RamOp::Evict, (dropped.len() * block) as u32, bytes - self.ram.n_bytes());
                 self.ops.extend(dropped.into_iter().map(Op::Forget));
@@ -55,8 +67,14 @@ impl Scheduler {
     pub(super) fn save_cached(&mut self, now: Time, seq: SeqId) {
         if let Some(Holder::Cached(cached)) = self.sequences.holder(seq) {
             let (scope, tokens) = (cached.scope.clone(), Arc::clone(&cached.tokens));
-            self.save(now, seq, scope.as_ref(), &tokens, u32::MAX);
+            let n_blocks = if self.is_decoding() { LATE_BUSY } else { u32::MAX };
+            self.save(now, seq, scope.as_ref(), &tokens, Most { n_blocks, may_drop: true });
         }
+    }
+
+    /// Whether somebody waits for the next token.
+    fn is_decoding(&self) -> bool {
+        self.running_ids().any(|id| self.live[&id].is_decoding())
     }
 
     /// Save what a running request has computed, before its cells go.
@@ -64,15 +82,16 @@ impl Scheduler {
         let live = &self.live[&id];
         if live.request.cache_prompt {
             let (scope, tokens) = (live.request.scope.clone(), live.tokens[..live.n_computed as usize].to_vec());
-            self.save(now, seq, scope.as_ref(), &tokens, u32::MAX);
+            self.save(now, seq, scope.as_ref(), &tokens, Most { n_blocks: u32::MAX, may_drop: true });
         }
     }
 
-    /// While cells run short, save a little of what will be evicted next, once before each pass: an eviction that has
-    /// nothing left to save takes no time.
+    /// While cells run short, save a little of what will be evicted next, once before each pass and as long as nobody is
+    /// there: an eviction that has nothing left to save takes no time.
     pub(super) fn save_ahead(&mut self, now: Time) {
         let short = self.sequences.cells.n_used() > self.limits.n_ctx / 2;
-        if self.saved_ahead || !self.ram.is_on() || !short {
+        let is_turn = !self.saved_ahead || self.live.is_empty();
+        if !is_turn || !self.ram.is_on() || !short {
             return;
         }
         self.saved_ahead = true;
@@ -80,8 +99,8 @@ impl Scheduler {
         let next = self.sequences.cached().filter(|(_, c)| c.n_saved + block <= c.tokens.len() as u32);
         let Some((seq, cached)) = next.min_by_key(|(seq, c)| (c.last_used, *seq)) else { return };
         let (scope, tokens) = (cached.scope.clone(), Arc::clone(&cached.tokens));
-        let busy = self.running_ids().any(|id| self.live[&id].is_decoding());
-        let n_saved = self.save(now, seq, scope.as_ref(), &tokens, if busy { AHEAD_BUSY } else { AHEAD_IDLE });
+        let n_blocks = if self.is_decoding() { AHEAD_BUSY } else { AHEAD_IDLE };
+        let n_saved = self.save(now, seq, scope.as_ref(), &tokens, Most { n_blocks, may_drop: false });
         if let Some(cached) = self.sequences.cached_mut(seq) {
             // What finds no place now is not tried again.
             cached.n_saved = if n_saved > cached.n_saved { n_saved } else { u32::MAX - block };

@@ -94,10 +94,11 @@ impl EngineThread {
             self.scheduler.handle_timeout(now);
             self.shared.stats.publish(&self.scheduler.stats());
             self.route_events();
+            // What is only done for later is not waited for.
+            if (worked.is_none() || self.scheduler.is_vacant()) && self.shared.may_stop() {
+                return;
+            }
             if worked.is_none() {
-                if self.shared.may_stop() {
-                    return;
-                }
                 self.idle();
             }
         }

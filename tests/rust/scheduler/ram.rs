@@ -46,10 +46,10 @@ fn an_evicted_prefix_comes_back_block_by_block_and_the_copy_stays() {
 fn what_is_saved_restored_and_dropped_is_told() {
     let mut sim = small(4 << 10);
     sim.submit(request(1, tokens(1, 200), 5)).expect("room");
-    run_all(&mut sim);
-    sim.submit(request(2, tokens(2, 250), 5)).expect("room");
     assert!(ram_events(&run_all(&mut sim)).contains(&(RamOp::Save, 192)));
-    assert_eq!((sim.stats().ram_cache_entries, sim.stats().ram_cache_bytes), (3, 3 << 10));
+    sim.submit(request(2, tokens(2, 250), 5)).expect("room");
+    run_all(&mut sim);
+    assert_eq!((sim.stats().ram_cache_entries, sim.stats().ram_cache_bytes), (4, 4 << 10), "a block ahead of need");
     sim.submit(request(3, tokens(1, 200), 5)).expect("room");
     assert!(ram_events(&run_all(&mut sim)).contains(&(RamOp::Restore, 192)));
     for id in 4..=5 {
@@ -66,7 +66,7 @@ fn what_two_conversations_have_in_common_is_kept_once() {
     for id in 1..=2 {
         run_one(&mut sim, request(id, [tokens(1, 128), tokens(4 + id, 100)].concat(), 2));
     }
-    run_one(&mut sim, request(3, tokens(9, 290), 2));
+    run_one(&mut sim, Request { cache_prompt: false, ..request(3, tokens(9, 290), 2) });
     assert_eq!(sim.stats().ram_cache_entries, 2 + 1 + 1, "two common blocks, and one of each");
 }
 
@@ -126,4 +126,28 @@ fn blocks_that_cannot_be_saved_or_are_of_no_use_cost_a_computation_and_nothing_e
         run_one(&mut sim, request(4, tokens(3, 290), 2));
         assert_eq!(run_one(&mut sim, request(5, tokens(1, 200), 2)).usage.prefix_cache_tokens, 192, "{fault:?}");
     }
+}
+
+#[test]
+fn while_nobody_is_there_what_may_be_evicted_is_saved() {
+    let mut sim = small(1 << 20);
+    run_one(&mut sim, request(1, tokens(1, 250), 5));
+    assert_eq!(sim.stats().ram_cache_entries, 3, "254 tokens have so many whole blocks");
+    let mut roomy = Simulation::new(config(2, 8192), options(2));
+    run_one(&mut roomy, request(1, tokens(1, 250), 5));
+    assert_eq!(roomy.stats().ram_cache_entries, 0, "nothing will be evicted soon");
+}
+
+#[test]
+fn an_eviction_beside_a_stream_is_short() {
+    let mut sim = Simulation::new(SimConfig { block: 4, ..config(2, 600) }, options(2));
+    sim.submit(request(1, tokens(1, 250), 2)).expect("room");
+    run_all(&mut sim);
+    sim.submit(Request { cache_prompt: false, ..request(2, tokens(2, 20), 40) }).expect("room");
+    for _ in 0..6 {
+        sim.step();
+    }
+    sim.submit(Request { cache_prompt: false, ..request(3, tokens(3, 400), 2) }).expect("room");
+    let told = ram_events(&run_all(&mut sim));
+    assert!(told.iter().all(|(_, n_tokens)| *n_tokens <= 4 * 33), "{told:?}");
 }
