@@ -52,7 +52,10 @@ pub enum Error {
     #[error("the engine crashed: {0}")]
     EngineCrashed(String),
     /// As many requests wait for a slot as `max_queue` allows.
-    #[error("the queue is full: {max_queue} requests wait for a slot (max_queue)")]
+    #[error(
+        "the queue is full: {max_queue} requests wait for a slot (max_queue); map sends prompts as there is room, and \
+         queue_full=\"wait\" waits for it"
+    )]
     QueueFull {
         /// The bound. Unit: requests.
         max_queue: u32,
