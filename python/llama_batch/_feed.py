@@ -123,9 +123,11 @@ class _Drive:
     async def run(self) -> None:
         """Fetch a prompt each time that one is wanted."""
         try:
-            while True:
-                while not self._is_wanted:
+            # An iterable may answer its cancellation with one more prompt.
+            while not self.is_given_up:
+                if not self._is_wanted:
                     await self.hub.wait(self._wanted, lambda: self._is_wanted)
+                    continue
                 prompt = await self.iterator.__anext__()
                 self._is_wanted = False
                 self.prompts.append(prompt)

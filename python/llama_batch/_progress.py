@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from llama_batch.types import Completion
@@ -32,13 +35,16 @@ class Bar:
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
         except ImportError:
             return
-        import atexit
-
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeElapsedColumn())
-        self._bars = Progress(*columns, console=Console(stderr=True), auto_refresh=False)
+        console = Console(stderr=True)
+        # What the program prints meanwhile is its own: rich would send it to the bar's stream, marked up and wrapped.
+        self._bars = Progress(
+            *columns, console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+        )
         self._task = self._bars.add_task("", total=total, rate="")
         self._bars.start()
-        atexit.register(self._bars.stop)
+        self._at_exit = partial(_stop, self._bars, os.getpid())
+        atexit.register(self._at_exit)
 
     def advance(self, outcome: Completion | LlamaBatchError) -> None:
         """One more is done."""
@@ -61,9 +67,13 @@ class Bar:
         """Leave the last state of the bar on the screen."""
         bars, self._bars = self._bars, None
         if bars is not None:
-            import atexit
-
-            bars.stop()
-            atexit.unregister(bars.stop)
+            self._at_exit()
+            atexit.unregister(self._at_exit)
 
     __del__ = close
+
+
+def _stop(bars: Any, process: int) -> None:
+    """Give the terminal back; a forked child has not got it."""
+    if os.getpid() == process:
+        bars.stop()

@@ -191,7 +191,7 @@ class Stats:
         n_finished: requests that ended, however.
         n_failed: requests that ended by an error.
         n_cancelled: requests that ended by cancellation.
-        n_prefill_tokens: prompt tokens computed.
+        n_prefill_tokens: prompt tokens computed, what is computed again after a park included.
         n_prefix_cache_tokens: prompt tokens reused.
         n_generated_tokens: tokens generated.
         n_parked: times a request was parked.

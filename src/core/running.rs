@@ -116,11 +116,4 @@ impl Live {
             Place::Waiting | Place::Parked { .. } => None,
         }
     }
-
-    /// When it ran out of time, or will: `stall_timeout`, which counts only while it holds a slot. Who awaits another's
-    /// prefix stalls only if that one does.
-    pub(super) fn stalls_at(&self) -> Option<Time> {
-        self.seq().filter(|_| self.awaits.is_none())?;
-        Some(self.progressed_at + self.request.stall_timeout?)
-    }
 }

@@ -213,7 +213,7 @@ impl Scheduler {
             self.end(now, id, Err(timeout_error(kind, limit)));
         }
         let stalled: Vec<RequestId> =
-            self.running_ids().filter(|id| self.live[id].stalls_at().is_some_and(|at| at <= now)).collect();
+            self.running_ids().filter(|id| self.stalls_at(*id).is_some_and(|at| at <= now)).collect();
         for id in stalled {
             let limit = self.live[&id].request.stall_timeout;
             self.end(now, id, Err(timeout_error(TimeoutKind::Stall, limit)));
@@ -222,8 +222,22 @@ impl Scheduler {
 
     /// When `handle_timeout` is due at the latest.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let stalls = self.running_ids().filter_map(|id| self.live[&id].stalls_at()).min();
+        let stalls = self.running_ids().filter_map(|id| self.stalls_at(id)).min();
         self.deadlines.first().map(|(at, ..)| *at).into_iter().chain(stalls).min()
+    }
+
+    /// When a request ran out of time, or will: `stall_timeout`, which counts only while it holds a slot. The progress of
+    /// whom it awaits is its own.
+    fn stalls_at(&self, id: RequestId) -> Option<Time> {
+        let live = &self.live[&id];
+        let limit = live.request.stall_timeout?;
+        let mut progressed_at = live.progressed_at;
+        let mut awaits = live.awaits;
+        while let Some(donor) = awaits.and_then(|awaited| self.live.get(&awaited.donor)) {
+            progressed_at = progressed_at.max(donor.progressed_at);
+            awaits = donor.awaits;
+        }
+        live.seq().map(|_| progressed_at + limit)
     }
 
     /// What the core has to tell, oldest first.

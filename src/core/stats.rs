@@ -39,7 +39,7 @@ pub struct Stats {
     pub n_failed: u64,
     /// Requests that ended by cancellation.
     pub n_cancelled: u64,
-    /// Prompt tokens computed.
+    /// Prompt tokens computed, what is computed again after a park included.
     pub n_prefill_tokens: u64,
     /// Prompt tokens reused.
     pub n_prefix_cache_tokens: u64,

@@ -38,7 +38,7 @@ def engine(smollm2: Path) -> Iterator[Engine]:
 @pytest.fixture(scope="session")
 def oracle(smollm2: Path) -> Iterator[Oracle]:
     with (
-        Engine(smollm2, n_parallel=1, n_ctx=512, flash_attn="on") as flash,
-        Engine(smollm2, n_parallel=1, n_ctx=512, flash_attn="off") as plain,
+        Engine(smollm2, n_parallel=1, n_ctx=512, n_threads=1, flash_attn="on") as flash,
+        Engine(smollm2, n_parallel=1, n_ctx=512, n_threads=1, flash_attn="off") as plain,
     ):
         yield Oracle(flash.model, plain.model)

@@ -91,7 +91,9 @@ def read_header(path: Path) -> Header:
         try:
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return _Reader(data, size).header()
-        except (struct.error, ValueError, OverflowError) as error:
+        except struct.error:
+            raise ModelLoadError(f"{path} is cut short or damaged: it ends within its header") from None
+        except (ValueError, OverflowError) as error:
             raise ModelLoadError(f"{path} is cut short or damaged: {error}") from error
 
 

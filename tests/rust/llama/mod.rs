@@ -7,6 +7,7 @@
 //! `LLAMA_BATCH_TEST_SLIDING` and `LLAMA_BATCH_TEST_RECURRENT` name a model with a sliding window (Gemma 3) and a
 //! recurrent one. The tests of a kind whose model is not named do nothing.
 
+mod account;
 mod files;
 mod memory;
 mod passes;

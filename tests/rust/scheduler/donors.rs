@@ -3,7 +3,8 @@
 use super::*;
 use llama_batch::backend::sim::Latency;
 use llama_batch::core::{MemoryKind, PrefixSource};
-use llama_batch::options::Key;
+use llama_batch::error::TimeoutKind;
+use llama_batch::options::{BatchStrategy, Key, StrategyOption};
 use std::time::Duration;
 
 /// A common beginning, and an end of one's own.
@@ -124,4 +125,19 @@ fn memories_that_cannot_fork_compute_each_alone() {
             assert_eq!(seen.text[&r.id.0], alone(r));
         }
     }
+}
+
+#[test]
+fn who_awaits_a_prefix_stalls_with_its_computer() {
+    let latency = Latency { fixed: Duration::from_millis(100), ..Latency::default() };
+    let strategy = StrategyOption::Builtin(BatchStrategy::DecodeMaximal);
+    // One row a pass: the stream of the first leaves nothing for the second's prompt, which the third awaits.
+    let options = SchedulerOptions { n_batch: 1, batch_strategy: strategy, ..options(3) };
+    let mut sim = Simulation::new(SimConfig { latency, ..config(3, 8192) }, options);
+    sim.submit(Request { max_tokens: 100, cache_prompt: false, ..request(1, vec![9], 100) }).expect("room");
+    sim.submit(sharing(2, 100, 5)).expect("room");
+    sim.submit(Request { stall_timeout: Some(Duration::from_millis(450)), ..sharing(3, 100, 5) }).expect("room");
+    let seen = run_all(&mut sim);
+    assert!(matches!(seen.end(3), Err(Error::RequestTimeout { kind: TimeoutKind::Stall, .. })), "{:?}", seen.end(3));
+    assert_eq!(seen.end(2), &Ok(FinishReason::MaxTokens));
 }
