@@ -133,16 +133,7 @@ impl Scheduler {
             if goes_on {
                 continue;
             }
-            match self.prefix_for(id) {
-                Prefix::Awaited(other) => self.set_awaits(id, Some(other)),
-                prefix @ (Prefix::There(_) | Prefix::Ram { .. } | Prefix::Nothing) => self.give(now, id, to, prefix),
-            }
-        }
-    }
-
-    pub(super) fn set_awaits(&mut self, id: RequestId, awaited: Option<Awaited>) {
-        if let Some(live) = self.live.get_mut(&id) {
-            live.awaits = awaited;
+            self.give(now, id, to, self.prefix_for(id));
         }
     }
 
@@ -155,7 +146,11 @@ impl Scheduler {
                 self.begin_with(now, id, found.len, found.source());
             }
             Prefix::Ram { base, len } => self.restore(now, id, to, base, len),
-            Prefix::Awaited(awaited) => self.set_awaits(id, Some(awaited)),
+            Prefix::Awaited(awaited) => {
+                if let Some(live) = self.live.get_mut(&id) {
+                    live.awaits = Some(awaited);
+                }
+            }
         }
     }
 

@@ -22,6 +22,7 @@ mod donors;
 mod event;
 mod finish;
 mod ids;
+mod mix;
 mod prefix;
 mod ram;
 mod request;
@@ -37,6 +38,7 @@ mod work;
 
 pub use event::{Event, FinishReason, Finished, PrefixSource, RamOp, Timings, Usage};
 pub use ids::{BlobId, RequestId, SeqId, SlotId, Token};
+pub use mix::{GOLDEN, mix};
 pub use prefix::{Matches, PrefixIndex};
 pub use request::{Mode, Request, SamplingParams};
 pub use scheduler::{Scheduler, SchedulerOptions};

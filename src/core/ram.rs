@@ -5,6 +5,7 @@
 //! prefix caching; unlike there, a hit is compared token by token, so that a collision is a miss and nothing else.
 
 use super::ids::{BlobId, Token};
+use super::mix::{GOLDEN, mix};
 use super::time::Time;
 use crate::options::Key;
 use std::cmp::Reverse;
@@ -206,9 +207,13 @@ impl RamTier {
         assert!(self.n_bytes <= self.budget || self.blocks.len() <= 1, "the RAM tier is over its budget");
         assert_eq!(self.blocks.values().map(|block| block.n_bytes).sum::<u64>(), self.n_bytes, "bytes of the blocks");
         assert_eq!(self.by_hash.len(), self.blocks.len(), "each block has its hash");
+        let mut n_behind: BTreeMap<BlobId, u32> = BTreeMap::new();
+        for parent in self.blocks.values().filter_map(|block| block.parent) {
+            *n_behind.entry(parent).or_default() += 1;
+        }
         for (id, block) in &self.blocks {
-            let n_children = self.blocks.values().filter(|other| other.parent == Some(*id)).count();
-            assert_eq!(block.n_children as usize, n_children, "blocks behind a block");
+            let n_children = n_behind.get(id).copied().unwrap_or_default();
+            assert_eq!(block.n_children, n_children, "blocks behind a block");
             assert_eq!(self.leaves.contains(&leaf(*id, block)), n_children == 0, "leaves");
             assert!(block.parent.is_none_or(|parent| self.blocks.contains_key(&parent)), "a block stands on another");
         }
@@ -221,17 +226,13 @@ fn leaf(id: BlobId, block: &Block) -> (Time, Reverse<u32>, BlobId) {
 }
 
 fn seed(scope: Option<&Key>) -> u64 {
-    scope.map_or(0, |scope| scope.0.bytes().fold(1, |hash, byte| mix(hash ^ u64::from(byte))))
+    scope.map_or(0, |scope| scope.0.bytes().fold(1, |hash, byte| step(hash ^ u64::from(byte))))
 }
 
 fn chain(before: u64, tokens: &[Token]) -> u64 {
-    tokens.iter().fold(mix(before), |hash, token| mix(hash ^ u64::from(token.unsigned_abs())))
+    tokens.iter().fold(step(before), |hash, token| step(hash ^ u64::from(token.unsigned_abs())))
 }
 
-/// The finaliser of splitmix64 (Steele, Lea and Flood, 2014).
-const fn mix(mut x: u64) -> u64 {
-    x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
+const fn step(x: u64) -> u64 {
+    mix(x.wrapping_add(GOLDEN))
 }

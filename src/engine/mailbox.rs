@@ -199,11 +199,11 @@ impl Mailbox {
         self.arrived.notify_all();
     }
 
-    /// The end; false if it came before.
-    pub(super) fn finish(&self, finished: Finished, wakes: &mut Wakes) -> bool {
+    /// The end. Ignored if it came before.
+    pub(super) fn finish(&self, finished: Finished, wakes: &mut Wakes) {
         let mut inbox = lock(&self.inbox);
         if inbox.end.is_some() {
-            return false;
+            return;
         }
         inbox.end = Some(Arc::new(finished));
         inbox.mark(Interest::Items, wakes);
@@ -213,7 +213,6 @@ impl Mailbox {
         drop(signals);
         self.arrived.notify_all();
         self.ended.notify_all();
-        true
     }
 
     /// Somebody cancels the request.

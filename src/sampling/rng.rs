@@ -1,8 +1,7 @@
 //! A request's random stream: xoshiro256++ (Blackman and Vigna, <https://prng.di.unimi.it>), seeded through SplitMix64
 //! as its authors advise. It depends on the seed alone.
 
-/// SplitMix64's increment: the golden ratio in 64 bits.
-const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+use crate::core::{GOLDEN, mix};
 
 /// The state of one stream.
 #[derive(Clone, Debug)]
@@ -16,10 +15,7 @@ impl Rng {
         let mut counter = seed;
         let state = std::array::from_fn(|_| {
             counter = counter.wrapping_add(GOLDEN);
-            let mut z = counter;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            z ^ (z >> 31)
+            mix(counter)
         });
         Self { state }
     }

@@ -17,6 +17,7 @@ use crate::core::{
     BlobId, DecodeOutcome, Drawn, Limits, MemoryKind, Op, OpResult, PassStatus, RequestId, Row, RowOutcome,
     SamplingParams, SeqId, SeqPositions, Token,
 };
+use crate::core::{GOLDEN, mix};
 use cells::Cells;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -218,7 +219,7 @@ impl SimBackend {
     }
 
     fn chance(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.random = self.random.wrapping_add(GOLDEN);
         mix(self.random)
     }
 
@@ -314,13 +315,6 @@ impl Backend for SimBackend {
     fn abort_flag(&self) -> Option<Arc<AtomicBool>> {
         (self.limits.memory != MemoryKind::Recurrent).then(|| Arc::clone(&self.abort))
     }
-}
-
-/// The finaliser of splitmix64 (Steele, Lea and Flood, 2014).
-pub(super) fn mix(mut x: u64) -> u64 {
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }
 
 /// What a sequence's text depends on, extended by one token.
