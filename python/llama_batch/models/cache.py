@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from stat import S_ISREG
 from typing import IO
 
 from llama_batch._lock import try_lock, unlock
@@ -149,6 +150,24 @@ def need_space(folder: Path, n_bytes: int) -> None:
             f"the model needs {n_bytes / 1e6:,.0f} MB more in {folder}, where {free / 1e6:,.0f} MB are free: "
             "make room, or set LLAMA_BATCH_CACHE to a folder on another disk"
         )
+
+
+def files_below(folder: Path, ending: str) -> Iterator[Path]:
+    """The files below a folder whose names end so; what others remove meanwhile is passed over.
+
+    `Path.rglob` raises when a folder goes while it looks.
+    """
+    for where, _, names in os.walk(folder):
+        yield from (Path(where, name) for name in names if name.endswith(ending))
+
+
+def size_of(path: Path) -> int | None:
+    """The size of a file, or nothing where there is none. Unit: bytes."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size if S_ISREG(status.st_mode) else None
 
 
 @contextlib.contextmanager

@@ -48,7 +48,9 @@ def find(source: HubSource, *, offline: bool) -> cache.Record | None:
     repo = hub_cache() / ("models--" + source.repo.replace("/", "--"))
     try:
         snapshot = repo / "snapshots" / (repo / "refs" / "main").read_text("utf-8").strip()
-        names = [path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*.gguf") if path.exists()]
+        names = [
+            path.relative_to(snapshot).as_posix() for path in cache.files_below(snapshot, ".gguf") if path.exists()
+        ]
         wanted = HubSource(source.repo, source.quant if source.quant or offline else DEFAULT_QUANT)
         paths = [snapshot / name for name in choose(names, wanted)]
     except (OSError, ModelNotFoundError):

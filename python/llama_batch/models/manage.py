@@ -40,12 +40,12 @@ def list_models() -> list[CachedModel]:
         ...     print(model.uri, model.size, model.path)
     """
     found = []
-    for path in (cache.root() / "models").rglob("*.gguf.json"):
+    for path in cache.files_below(cache.root() / "models", ".gguf.json"):
         record = cache.read_record(path)
         if record is None:
             continue
         files = [(path.parent / file.path, file.size) for file in record.files]
-        if all(file.is_file() and file.stat().st_size == size for file, size in files):
+        if all(cache.size_of(file) == size for file, size in files):
             size = sum(file.size for file in record.files)
             found.append(CachedModel(record.uri, files[0][0], size, record.files[0].sha256, record.created))
     return sorted(found, key=lambda model: model.uri)

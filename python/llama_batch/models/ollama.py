@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from llama_batch.errors import ModelNotFoundError
+from llama_batch.models import cache
 from llama_batch.models.uri import OllamaSource
 
 _MODEL_LAYER = "application/vnd.ollama.image.model"
@@ -59,7 +60,7 @@ def _blob(folder: Path, manifest: Path, source: OllamaSource) -> Path:
     if match is None:
         raise ModelNotFoundError(f"Ollama's manifest {manifest} is damaged; {again}")
     blob = folder / "blobs" / f"sha256-{match[1]}"
-    if not blob.is_file() or blob.stat().st_size != size:
+    if cache.size_of(blob) != size:
         raise ModelNotFoundError(f"Ollama's {source.name} is incomplete: {blob} is missing or cut short; {again}")
     return blob
 

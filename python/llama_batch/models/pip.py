@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 from llama_batch.errors import ModelNotFoundError
+from llama_batch.models import cache
 from llama_batch.models.progress import Reporter
 
 _POLL_S = 0.1
@@ -70,7 +71,7 @@ def _follow(process: "subprocess.Popen[str]", temporary: Path, report: Reporter)
     while True:
         reader.join(_POLL_S)
         total = next((_bytes(m) for line in reversed(list(lines)) if (m := _SIZE.search(line))), None)
-        done = _size_of(temporary)
+        done = sum(cache.size_of(path) or 0 for path in cache.files_below(temporary, ".whl"))
         report("downloading", done if total is None else min(done, total), total)
         if not reader.is_alive():
             return lines
@@ -83,17 +84,6 @@ def _collect(process: "subprocess.Popen[str]", lines: list[str]) -> None:
 
 def _bytes(match: re.Match[str]) -> int:
     return int(float(match[1]) * _UNITS[match[2]])
-
-
-def _size_of(folder: Path) -> int:
-    """What the wheels in a folder take; files may vanish meanwhile. Unit: bytes."""
-    total = 0
-    for path in folder.rglob("*.whl"):
-        try:
-            total += path.stat().st_size
-        except OSError:
-            continue
-    return total
 
 
 def _reason(requirement: str, output: list[str]) -> str:

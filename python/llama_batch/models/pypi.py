@@ -25,7 +25,7 @@ def records(source: PypiSource) -> Iterator[tuple[Path, cache.Record]]:
     """
     base = _base(source.package)
     for folder in [base / source.version] if source.version else _by_age(base):
-        for path in sorted(folder.rglob("*.gguf.json")):
+        for path in sorted(cache.files_below(folder, ".gguf.json")):
             member = path.relative_to(folder).as_posix().removesuffix(".json")
             record = cache.read_record(path)
             if record is None or (source.member is not None and member != source.member):
