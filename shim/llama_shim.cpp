@@ -181,9 +181,10 @@ extern "C" int32_t lb_seq_unshare(llama_context * ctx, int32_t seq, char * err, 
     });
 }
 
-extern "C" int32_t lb_state_get(llama_context * ctx, int32_t seq, uint8_t * buf, size_t cap, size_t * n, char * err, size_t err_cap) {
+extern "C" int32_t lb_state_get(llama_context * ctx, int32_t seq, bool in_part, uint8_t * buf, size_t cap, size_t * n, char * err, size_t err_cap) {
     return lb_guard(err, err_cap, [&]() -> int32_t {
-        *n = buf == nullptr ? llama_state_seq_get_size(ctx, seq) : llama_state_seq_get_data(ctx, buf, cap, seq);
+        const llama_state_seq_flags flags = in_part ? LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY : 0;
+        *n = buf == nullptr ? llama_state_seq_get_size_ext(ctx, seq, flags) : llama_state_seq_get_data_ext(ctx, buf, cap, seq, flags);
         return LB_OK;
     });
 }
@@ -206,22 +207,42 @@ extern "C" lb_memory_kind lb_memory_kind_of(llama_context * ctx) {
     if (dynamic_cast<llama_kv_cache *>(memory) != nullptr) {
         return LB_MEMORY_FULL;
     }
-    if (dynamic_cast<llama_memory_recurrent *>(memory) != nullptr || dynamic_cast<llama_memory_hybrid *>(memory) != nullptr ||
-        dynamic_cast<llama_memory_hybrid_iswa *>(memory) != nullptr) {
+    if (dynamic_cast<llama_memory_recurrent *>(memory) != nullptr) {
         return LB_MEMORY_RECURRENT;
+    }
+    if (dynamic_cast<llama_memory_hybrid *>(memory) != nullptr) {
+        return LB_MEMORY_HYBRID;
     }
     return LB_MEMORY_OTHER;
 }
 
-extern "C" int64_t lb_used_cells(llama_context * ctx, int32_t seq) {
+// The cells that are a pool of tokens: of full attention, whatever stands beside it.
+static llama_kv_cache * token_cells(llama_context * ctx) {
     llama_memory_t memory = llama_get_memory(ctx);
-    if (auto * cache = dynamic_cast<llama_kv_cache *>(memory)) {
-        return cache->get_cells(seq).get_used();
-    }
     if (auto * cache = dynamic_cast<llama_kv_cache_iswa *>(memory)) {
-        return cache->get_base()->get_cells(seq).get_used();
+        return cache->get_base();
     }
-    return -1;
+    if (auto * cache = dynamic_cast<llama_memory_hybrid *>(memory)) {
+        return cache->get_mem_attn();
+    }
+    if (auto * cache = dynamic_cast<llama_memory_hybrid_iswa *>(memory)) {
+        return cache->get_mem_attn()->get_base();
+    }
+    return dynamic_cast<llama_kv_cache *>(memory);
+}
+
+extern "C" int64_t lb_used_cells(llama_context * ctx, int32_t seq, bool windowed) {
+    if (windowed) {
+        auto * cache = dynamic_cast<llama_kv_cache_iswa *>(llama_get_memory(ctx));
+        return cache == nullptr ? -1 : cache->get_swa()->get_cells(seq).get_used();
+    }
+    llama_kv_cache * cache = token_cells(ctx);
+    return cache == nullptr ? -1 : cache->get_cells(seq).get_used();
+}
+
+extern "C" int64_t lb_span(llama_context * ctx) {
+    llama_kv_cache * cache = token_cells(ctx);
+    return cache == nullptr ? -1 : cache->get_cells(0).used_max_p1();
 }
 
 extern "C" int32_t lb_tokenize(const llama_vocab * vocab, const char * text, int32_t len, int32_t * tokens, int32_t cap, bool add_special, bool parse_special, int32_t * n, char * err, size_t err_cap) {

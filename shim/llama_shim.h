@@ -21,7 +21,8 @@ enum lb_memory_kind {
     LB_MEMORY_FULL      = 1,
     LB_MEMORY_SLIDING   = 2,
     LB_MEMORY_RECURRENT = 3,
-    LB_MEMORY_OTHER     = 4, // of a kind whose rules are not known here
+    LB_MEMORY_HYBRID    = 4,
+    LB_MEMORY_OTHER     = 5, // of a kind whose rules are not known here
 };
 
 struct lb_chat; // the templates of one model
@@ -70,13 +71,17 @@ int32_t lb_seq_cp(struct llama_context * ctx, int32_t from, int32_t to, int32_t 
 int32_t lb_seq_unshare(struct llama_context * ctx, int32_t seq, char * err, size_t err_cap);
 
 // The state of a sequence, into a buffer of `cap` bytes; its size, where there is none. `n` receives the bytes, 0 for a failure.
-int32_t lb_state_get(struct llama_context * ctx, int32_t seq, uint8_t * buf, size_t cap, size_t * n, char * err, size_t err_cap);
+// In part: without the layers of full attention, where there are others.
+int32_t lb_state_get(struct llama_context * ctx, int32_t seq, bool in_part, uint8_t * buf, size_t cap, size_t * n, char * err, size_t err_cap);
 // Replace a sequence by such a state. `n` receives the bytes that were read, 0 for a failure.
 int32_t lb_state_set(struct llama_context * ctx, int32_t seq, const uint8_t * buf, size_t len, size_t * n, char * err, size_t err_cap);
 
 enum lb_memory_kind lb_memory_kind_of(struct llama_context * ctx);
-// Cells in use of the unified buffer, or of a sequence's stream; -1 where the memory does not count them.
-int64_t lb_used_cells(struct llama_context * ctx, int32_t seq);
+// Cells in use of the unified buffer, or of a sequence's stream; -1 where the memory does not count them. Of a sliding
+// window apart: `windowed`.
+int64_t lb_used_cells(struct llama_context * ctx, int32_t seq, bool windowed);
+// The highest cell in use, plus 1: how far each pass has to look; -1 where the memory has no cells.
+int64_t lb_span(struct llama_context * ctx);
 
 // `n` receives what llama_tokenize, llama_token_to_piece and llama_detokenize return.
 int32_t lb_tokenize(const struct llama_vocab * vocab, const char * text, int32_t len, int32_t * tokens, int32_t cap, bool add_special, bool parse_special, int32_t * n, char * err, size_t err_cap);

@@ -1,11 +1,12 @@
 //! Admission: who gets a slot, and with which prefix.
 
 use super::donors::{Prefix, n_to_compute};
-use super::event::{Event, PrefixSource};
+use super::event::Event;
 use super::ids::{RequestId, SeqId, SlotId};
 use super::prefix::common_prefix;
 use super::running::{Live, Place};
 use super::scheduler::Scheduler;
+use super::sequences::Holder;
 use super::time::Time;
 use super::work::Op;
 
@@ -38,7 +39,7 @@ impl Scheduler {
     /// Whether the cells of a request, and those that the running ones will need soon, can be had by evicting nothing
     /// but cached sequences. A request that runs alone always fits: longer prompts were refused at submission.
     pub(super) fn fits(&self, id: RequestId, prefix: Prefix) -> bool {
-        if !self.limits.kv_unified || self.running_ids().next().is_none() {
+        if !self.limits.is_pool || self.running_ids().next().is_none() {
             return true;
         }
         let live = &self.live[&id];
@@ -51,7 +52,7 @@ impl Scheduler {
 
     fn start(&mut self, now: Time, id: RequestId, slot: SlotId, prefix: Prefix) {
         self.tell_instability(id, prefix.len());
-        let (seq, prefix) = self.take_sequence(id, prefix);
+        let seq = self.take_sequence(now, prefix);
         self.sequences.hold(seq, &self.live[&id].request);
         self.slots[slot.0 as usize] = Some(id);
         self.waiting.remove(&id);
@@ -77,39 +78,47 @@ impl Scheduler {
         }
         live.place = Place::Running { slot, seq };
         live.last_seq = Some(seq);
-        if self.sequences.forks() {
-            self.give(now, id, seq, prefix);
-        } else {
-            // What was taken over is there.
-            let source = if let Prefix::There(found) = prefix { found.source() } else { PrefixSource::None };
-            self.begin_with(now, id, prefix.len(), source);
+        match prefix {
+            Prefix::There(found) if found.seq == seq => self.begin_with(now, id, found.len, found.source()),
+            Prefix::There(_) | Prefix::Ram { .. } | Prefix::Awaited(_) | Prefix::Nothing => {
+                self.give(now, id, seq, prefix);
+            }
         }
     }
 
-    /// A sequence id for a request, and the prefix that it really gets.
-    fn take_sequence(&mut self, id: RequestId, prefix: Prefix) -> (SeqId, Prefix) {
-        if self.sequences.forks() {
-            return (self.sequences.free_computed_id().expect("running requests never outnumber computed ids"), prefix);
-        }
-        // Without ids to fork from, the cached sequence itself is taken over and loses its tail. That is worth it only
-        // for a match that matters.
-        let n_tokens = self.live[&id].n_tokens();
-        if let Prefix::There(found) = prefix {
-            let n_cached = self.sequences.cells.len(found.seq);
-            if found.len == n_cached || found.own || u64::from(found.len) * 10 > u64::from(n_tokens) {
-                if found.len < n_cached {
-                    self.ops.push(Op::Trim { seq: found.seq, len: found.len });
-                }
-                return (found.seq, prefix);
-            }
+    /// A sequence id for a request that begins with this prefix: the prefix's own where nobody loses by that, else one
+    /// that is free, else that of what was used least recently.
+    fn take_sequence(&mut self, now: Time, prefix: Prefix) -> SeqId {
+        let donor = match prefix {
+            Prefix::There(found) if matches!(self.sequences.holder(found.seq), Some(Holder::Cached(_))) => Some(found),
+            Prefix::There(_) | Prefix::Ram { .. } | Prefix::Awaited(_) | Prefix::Nothing => None,
+        };
+        if !self.sequences.has_cache_ids()
+            && let Some(found) = donor
+            && found.len == self.sequences.n_cached_tokens(found.seq)
+        {
+            return found.seq;
         }
         if let Some(seq) = self.sequences.free_computed_id() {
-            return (seq, Prefix::Nothing);
+            return seq;
         }
-        let seq = self.sequences.victim(None).expect("an id is free or holds a cached sequence");
+        let spared = donor.map(|found| found.seq);
+        if let Some(seq) = self.sequences.oldest_cached(spared) {
+            self.evict_for_id(now, seq);
+            return seq;
+        }
+        // It is the only one: it loses its tail.
+        let found = donor.expect("an id is free or holds a cached sequence");
+        self.save_cached(now, found.seq);
+        self.ops.push(Op::Trim { seq: found.seq, len: found.len });
+        found.seq
+    }
+
+    /// A cached sequence gives up its id, and what it holds is kept in RAM.
+    fn evict_for_id(&mut self, now: Time, seq: SeqId) {
+        self.save_cached(now, seq);
         self.drop_cached(seq);
         self.totals.n_evicted += 1;
-        (seq, Prefix::Nothing)
     }
 
     /// A session whose prompt departs early from its own history is told: something rewrites earlier turns. A common

@@ -6,7 +6,7 @@ use super::running::Place;
 use super::scheduler::Scheduler;
 use super::sequences::Holder;
 use super::time::Time;
-use super::work::{DecodeOutcome, Drawn, MemoryKind, Op, OpResult, PassStatus, Row, RowOutcome, SeqPositions};
+use super::work::{DecodeOutcome, Drawn, Op, OpResult, PassStatus, Row, RowOutcome, SeqPositions};
 use crate::error::Error;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,7 +23,7 @@ impl Scheduler {
                 Op::Close(_) | Op::Forget(_) => {}
                 Op::Copy { from, to, len } => {
                     if result == OpResult::Done && self.sequences.cells.len(from) >= len {
-                        self.sequences.cells.copy(from, to, len);
+                        self.sequences.copy_cells(from, to, len);
                     } else {
                         self.forget_prefix(to);
                     }
@@ -35,10 +35,11 @@ impl Scheduler {
                     }
                 },
                 Op::Remove(seq) => self.sequences.cells.trim(seq, 0),
-                Op::Save { blob, .. } => self.apply_save(blob, &result),
+                Op::Save { len, blob, .. } => self.apply_save(blob, len, &result),
                 Op::Restore { seq, from, blobs } => self.apply_restore(seq, from, &blobs, &result),
             }
         }
+        self.reserved = 0;
         self.tell_ram();
         self.tell_starts();
     }
@@ -149,6 +150,7 @@ impl Scheduler {
             live.n_failures = 0;
             live.progressed_at = now;
             self.sequences.cells.extend(seq, n_rows);
+            self.save_checkpoint(now, request);
         }
         n_decode
     }
@@ -240,10 +242,7 @@ impl Scheduler {
             let n_held = held.map_or(0, |(_, last)| last + 1);
             // A recurrent state says nothing reliable of its position after a failure; elsewhere the last token is
             // computed again for its logits, which are lost.
-            let n_kept = match self.limits.memory {
-                MemoryKind::Recurrent => 0,
-                MemoryKind::Full | MemoryKind::SlidingWindow(_) => n_held.min(live.n_tokens() - 1),
-            };
+            let n_kept = if self.limits.memory.is_recurrent() { 0 } else { n_held.min(live.n_tokens() - 1) };
             live.n_computed = n_kept;
             let failed = live.n_failures >= MAX_FAILURES;
             self.sequences.cells.set_len(seq, n_held);

@@ -54,7 +54,7 @@ impl Scheduler {
                 request: id,
                 seq: live.seq()?,
                 decoding: live.is_decoding(),
-                n_remaining: live.n_remaining(),
+                n_remaining: self.n_until_stop(live),
                 n_computed: live.n_computed,
             })
         });
@@ -78,7 +78,7 @@ impl Scheduler {
     /// Make room for the rows: evict cached sequences, then give fewer rows to prompts, then park who came last.
     /// What was freed is seen at the next plan; the grants are then of no use.
     fn fit_cells(&mut self, now: Time, mut grants: Vec<Grant>) -> Vec<Grant> {
-        if !self.limits.kv_unified {
+        if !self.limits.is_pool {
             return grants;
         }
         let n_free = self.limits.n_ctx - self.sequences.cells.n_used();

@@ -31,6 +31,11 @@ impl CellAccount {
         self.n_used
     }
 
+    /// Sequences that hold any.
+    pub(super) fn n_sequences(&self) -> u32 {
+        self.paths.len() as u32
+    }
+
     /// Positions that a sequence holds.
     pub(super) fn len(&self, seq: SeqId) -> u32 {
         self.path(seq).iter().map(|id| self.spans[id].n_cells).sum()

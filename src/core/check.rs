@@ -32,7 +32,7 @@ impl Scheduler {
 
     /// What a step can break, cheaply.
     pub(super) fn check_step(&self) {
-        if self.limits.kv_unified {
+        if self.limits.is_pool {
             assert!(self.sequences.cells.n_used() <= self.limits.n_ctx, "more cells in use than there are");
         }
         let bound = u64::from(self.options.max_queue) + u64::from(self.options.n_parallel);

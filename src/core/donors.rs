@@ -1,10 +1,11 @@
 //! Whose prefix a request takes: a cached sequence's, or that of a running one, as far as that has computed it.
 //!
-//! Where prefixes can be forked, a request whose prompt begins with what another is about to compute takes a slot and
-//! awaits that, instead of computing it twice.
+//! A request whose prompt begins with what another is about to compute takes a slot and awaits that, instead of computing
+//! it twice. Where a sequence can only be continued where it stands, the other pauses there (`stops.rs`).
 
 use super::event::PrefixSource;
 use super::ids::{RequestId, SeqId, Token};
+use super::memory::MemoryKind;
 use super::prefix::common_prefix;
 use super::running::{Live, Place};
 use super::scheduler::Scheduler;
@@ -68,6 +69,7 @@ impl Prefix {
     /// Those of them that take no cells of the request's own, in blocks of so many.
     pub(super) fn n_shared(self, block: u32) -> u32 {
         match self {
+            Self::Ram { .. } if block == 0 => 0,
             Self::Ram { base, .. } => base.map_or(0, |base| base.len / block * block),
             Self::Nothing | Self::There(_) | Self::Awaited(_) => self.len(),
         }
@@ -98,12 +100,12 @@ impl Scheduler {
                 Holder::Cached(_) => continue,
                 Holder::Request(donor) => {
                     let donor = &self.live[donor];
-                    let len = shared_with(donor, tokens, len);
+                    let len = self.shared_with(donor, tokens, len);
                     if len > donor.n_computed && donor.admitted_no < age(live) && donor.doomed.is_none() {
                         let found = Awaited { donor: donor.request.id, len };
                         awaited = awaited.filter(|other| other.len >= len).or(Some(found));
                     }
-                    (len.min(donor.n_computed), &donor.request.session)
+                    (self.sequences.n_usable(donor.pos_min, donor.n_computed, len), &donor.request.session)
                 }
             };
             let own = session.is_some() && *session == live.request.session;
@@ -116,10 +118,20 @@ impl Scheduler {
         let in_ram = self.n_in_ram(live.request.scope.as_ref(), tokens);
         match (awaited, best) {
             (Some(awaited), _) if awaited.len >= there.max(in_ram) + MIN_AWAITED => Prefix::Awaited(awaited),
-            (_, base) if in_ram > 0 && in_ram >= there + self.ram.block() => Prefix::Ram { base, len: in_ram },
+            (_, base) if in_ram > 0 && in_ram >= there + self.ram.block().max(MIN_AWAITED) => {
+                Prefix::Ram { base, len: in_ram }
+            }
             (_, Some(found)) => Prefix::There(found),
             (_, None) => Prefix::Nothing,
         }
+    }
+
+    /// How much of a prompt a running request holds or will: more than its prompt, where any part of it can be had, once it
+    /// generates what comes next there.
+    fn shared_with(&self, donor: &Live, tokens: &[Token], len: usize) -> u32 {
+        let goes_on = len == donor.request.prompt.len() && self.limits.memory == MemoryKind::Full;
+        let more = if goes_on { common_prefix(&donor.tokens[len..], &tokens[len..]) } else { 0 };
+        (len + more) as u32
     }
 
     /// Give those who await a prefix what is there by now; who can await it no longer begins with what there is.
@@ -167,16 +179,12 @@ impl Scheduler {
         let Some(live) = self.live.get_mut(&id) else { return };
         live.awaits = None;
         live.n_computed = len;
+        live.pos_min = if len == 0 { 0 } else { self.limits.memory.first_copied(len + 1) };
         live.found = source;
         live.progressed_at = now;
         self.starting.push(id);
+        self.set_checkpoints(id);
     }
-}
-
-/// How much of a prompt a running request holds or will: more than its prompt, once it generates what comes next there.
-fn shared_with(donor: &Live, tokens: &[Token], len: usize) -> u32 {
-    let more = if len == donor.request.prompt.len() { common_prefix(&donor.tokens[len..], &tokens[len..]) } else { 0 };
-    (len + more) as u32
 }
 
 /// Only older requests are awaited, so that no two await each other.

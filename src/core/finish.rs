@@ -68,8 +68,10 @@ impl Scheduler {
             self.ops.push(Op::Remove(seq));
             return;
         }
-        let scope = &live.request.scope;
-        let (holder, subsumed) = self.sequences.around(scope.as_ref(), &tokens);
+        let session = live.request.session.clone();
+        let scope = live.request.scope.clone();
+        let new = Cached { tokens, scope, session, last_used: now, pos_min: live.pos_min, n_saved: 0 };
+        let (holder, subsumed) = self.sequences.around(&new);
         if let Some(holder) = holder {
             if let Some(cached) = self.sequences.cached_mut(holder) {
                 cached.last_used = now;
@@ -87,15 +89,12 @@ impl Scheduler {
             self.drop_cached(victim);
             self.totals.n_evicted += 1;
         }
-        let session = live.request.session.clone();
-        let cached =
-            Cached { tokens, scope: scope.clone(), session, last_used: now, pos_min: live.pos_min, n_saved: 0 };
-        self.keep(seq, cached);
+        self.keep(seq, new);
     }
 
     /// Move a sequence to an id for cached ones, where the memory has such ids; else keep it where it is.
     fn keep(&mut self, seq: SeqId, cached: Cached) {
-        if !self.sequences.forks() {
+        if !self.sequences.has_cache_ids() {
             self.sequences.keep(seq, cached);
             return;
         }

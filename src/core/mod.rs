@@ -22,6 +22,7 @@ mod donors;
 mod event;
 mod finish;
 mod ids;
+mod memory;
 mod mix;
 mod prefix;
 mod ram;
@@ -30,6 +31,7 @@ mod running;
 mod scheduler;
 mod sequences;
 mod stats;
+mod stops;
 mod strategy;
 mod text;
 mod tiers;
@@ -38,6 +40,7 @@ mod work;
 
 pub use event::{Event, FinishReason, Finished, PrefixSource, RamOp, Timings, Usage};
 pub use ids::{BlobId, RequestId, SeqId, SlotId, Token};
+pub use memory::{MemoryKind, StateSize};
 pub use mix::{GOLDEN, mix};
 pub use prefix::{Matches, PrefixIndex};
 pub use request::{Mode, Request, SamplingParams};
@@ -45,6 +48,6 @@ pub use scheduler::{Scheduler, SchedulerOptions};
 pub use stats::Stats;
 pub use time::{Time, ms};
 pub use work::{
-    DecodeOutcome, Drawn, Grant, Limits, MemoryKind, Op, OpResult, Outcome, PassStatus, Row, RowOutcome, SeqPositions,
-    StrategyRow, StrategyView, Work,
+    DecodeOutcome, Drawn, Grant, Limits, Op, OpResult, Outcome, PassStatus, Row, RowOutcome, SeqPositions, StrategyRow,
+    StrategyView, Work,
 };

@@ -1,15 +1,18 @@
-//! The RAM tier: blocks of tokens whose KV state the backend keeps in memory, for sequences that lost their cells.
+//! The RAM tier: KV state that the backend keeps in memory, for sequences that lost their cells.
 //!
-//! Blocks of a fixed length form a tree for each scope: a block stands under the one before it, so that what two
-//! conversations have in common is kept once. A block's key is a hash chained over all tokens before it, as in vLLM's
-//! prefix caching; unlike there, a hit is compared token by token, so that a collision is a miss and nothing else.
+//! Where the memory has blocks, those of a fixed length form a tree for each scope: a block stands under the one before
+//! it, so that what two conversations have in common is kept once. A block's key is a hash chained over all tokens before
+//! it, as in vLLM's prefix caching; unlike there, a hit is compared token by token, so that a collision is a miss and
+//! nothing else. Elsewhere a block is a whole sequence: it stands on nothing, and an index over the tokens finds it.
 
 use super::ids::{BlobId, Token};
 use super::mix::{GOLDEN, mix};
+use super::prefix::PrefixIndex;
 use super::time::Time;
 use crate::options::Key;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// One block.
 #[derive(Debug)]
@@ -17,7 +20,7 @@ struct Block {
     parent: Option<BlobId>,
     hash: u64,
     scope: Option<Key>,
-    tokens: Box<[Token]>,
+    tokens: Arc<[Token]>,
     /// How many blocks come before it.
     depth: u32,
     n_bytes: u64,
@@ -25,17 +28,26 @@ struct Block {
     last_used: Time,
 }
 
+/// What a block may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    /// At most, as far as is known before it is saved. Unit: bytes.
+    pub(super) n_bytes: u64,
+    /// Whether others may go for it.
+    pub(super) may_drop: bool,
+}
+
 /// The index and the account of the blocks. The bytes are the backend's.
 #[derive(Debug, Default)]
 pub(super) struct RamTier {
-    /// Tokens of a block; 0 where the memory has none.
+    /// Tokens of a block; 0 where blocks are whole sequences.
     block: usize,
     budget: u64,
-    /// What a block takes, before it is known better.
-    block_bytes: u64,
     n_bytes: u64,
     blocks: BTreeMap<BlobId, Block>,
     by_hash: BTreeMap<u64, BlobId>,
+    /// Whole sequences by their tokens.
+    whole: PrefixIndex<BlobId>,
     /// Blocks without a block behind them: least recently used first, and of those the deepest.
     leaves: BTreeSet<(Time, Reverse<u32>, BlobId)>,
     /// Blocks that are about to be restored: they stay until that is done.
@@ -44,17 +56,16 @@ pub(super) struct RamTier {
 }
 
 impl RamTier {
-    pub(super) fn new(block: u32, block_bytes: u64, budget: u64) -> Self {
-        let on = block > 0 && block_bytes > 0 && budget >= block_bytes;
-        Self { block: if on { block as usize } else { 0 }, budget, block_bytes, ..Self::default() }
+    pub(super) fn new(block: u32, budget: u64) -> Self {
+        Self { block: block as usize, budget, ..Self::default() }
     }
 
-    /// Whether it holds anything, ever.
+    /// Whether it may hold anything.
     pub(super) fn is_on(&self) -> bool {
-        self.block > 0
+        self.budget > 0
     }
 
-    /// Tokens of a block.
+    /// Tokens of a block; 0 where blocks are whole sequences.
     pub(super) fn block(&self) -> u32 {
         self.block as u32
     }
@@ -87,6 +98,24 @@ impl RamTier {
         path
     }
 
+    /// Tokens of a block that is there.
+    pub(super) fn len_of(&self, id: BlobId) -> u32 {
+        self.blocks.get(&id).map_or(0, |block| block.tokens.len() as u32)
+    }
+
+    /// Whole sequences that another begins with, those about to be restored excepted.
+    pub(super) fn subsumed(&self, id: BlobId) -> Vec<BlobId> {
+        let Some(block) = self.blocks.get(&id) else { return Vec::new() };
+        let found = self.matches(block.scope.as_ref(), &block.tokens).filter(|(_, n_held, len)| n_held == len);
+        found.map(|(other, ..)| other).filter(|other| *other != id && !self.pinned.contains(other)).collect()
+    }
+
+    /// The whole sequences of a scope, with how many tokens they have, and how many of these they begin with: most first.
+    pub(super) fn matches(&self, scope: Option<&Key>, tokens: &[Token]) -> impl Iterator<Item = (BlobId, u32, u32)> {
+        let found = self.whole.matches(scope, tokens);
+        found.map(|(id, len)| (id, self.blocks[&id].tokens.len() as u32, len as u32))
+    }
+
     fn find(&self, hash: u64, parent: Option<BlobId>, scope: Option<&Key>, tokens: &[Token]) -> Option<BlobId> {
         let id = *self.by_hash.get(&hash)?;
         let block = &self.blocks[&id];
@@ -110,24 +139,24 @@ impl RamTier {
         self.pinned.retain(|id| !blocks.contains(id));
     }
 
-    /// Take in a block behind `parent`, dropping what was least recently used for its room if it may; nothing where it has
-    /// to stay out. What had to be dropped comes first.
+    /// Take in a block of at most so many bytes behind `parent`, dropping what was least recently used for its room if it
+    /// may; nothing where it has to stay out. What had to be dropped comes first.
     pub(super) fn add(
         &mut self,
         parent: Option<BlobId>,
         scope: Option<&Key>,
         tokens: &[Token],
         now: Time,
-        may_drop: bool,
+        Room { n_bytes, may_drop }: Room,
     ) -> (Vec<BlobId>, Option<BlobId>) {
         let (before, depth) =
             parent.map_or_else(|| (seed(scope), 0), |id| (self.blocks[&id].hash, self.blocks[&id].depth + 1));
         let hash = chain(before, tokens);
         let mut dropped = Vec::new();
-        if self.by_hash.contains_key(&hash) {
+        if self.by_hash.contains_key(&hash) || n_bytes > self.budget {
             return (dropped, None);
         }
-        while self.n_bytes + self.block_bytes > self.budget {
+        while self.n_bytes + n_bytes > self.budget {
             // Of the blocks that it would stand on only the last can be without another behind it.
             let may_go = |id: &BlobId| Some(*id) != parent && !self.pinned.contains(id);
             let first = self.leaves.iter().map(|(.., id)| *id).find(may_go).filter(|_| may_drop);
@@ -146,23 +175,26 @@ impl RamTier {
             scope: scope.cloned(),
             tokens: tokens.into(),
             depth,
-            n_bytes: self.block_bytes,
+            n_bytes,
             n_children: 0,
             last_used: now,
         };
         self.n_bytes += block.n_bytes;
         self.leaves.insert(leaf(id, &block));
         self.by_hash.insert(hash, id);
+        if self.block == 0 {
+            self.whole.insert(scope, id, Arc::clone(&block.tokens));
+        }
         self.blocks.insert(id, block);
         (dropped, Some(id))
     }
 
-    /// It is known what a block takes.
-    pub(super) fn set_bytes(&mut self, id: BlobId, n_bytes: u64) {
-        let Some(block) = self.blocks.get_mut(&id) else { return };
+    /// It is known what a block takes. Should that be more than was allowed for, what has to go for it.
+    pub(super) fn set_bytes(&mut self, id: BlobId, n_bytes: u64) -> Vec<BlobId> {
+        let Some(block) = self.blocks.get_mut(&id) else { return Vec::new() };
         self.n_bytes = self.n_bytes - block.n_bytes + n_bytes;
         block.n_bytes = n_bytes;
-        self.block_bytes = self.block_bytes.max(n_bytes);
+        if self.n_bytes > self.budget { self.forget(id) } else { Vec::new() }
     }
 
     /// A block is not there, or of no use: it goes, with all that stand on it. All that went.
@@ -186,6 +218,7 @@ impl RamTier {
         let Some(block) = self.blocks.remove(&id) else { return };
         self.leaves.remove(&leaf(id, &block));
         self.by_hash.remove(&block.hash);
+        self.whole.remove(block.scope.as_ref(), id);
         self.n_bytes -= block.n_bytes;
         if let Some(parent) = block.parent {
             self.change(parent, |block| block.n_children -= 1);
@@ -204,7 +237,8 @@ impl RamTier {
 
     /// Tree, order and account, against their definitions.
     pub(super) fn check(&self) {
-        assert!(self.n_bytes <= self.budget || self.blocks.len() <= 1, "the RAM tier is over its budget");
+        assert!(self.n_bytes <= self.budget, "the RAM tier is over its budget");
+        self.whole.check();
         assert_eq!(self.blocks.values().map(|block| block.n_bytes).sum::<u64>(), self.n_bytes, "bytes of the blocks");
         assert_eq!(self.by_hash.len(), self.blocks.len(), "each block has its hash");
         let mut n_behind: BTreeMap<BlobId, u32> = BTreeMap::new();

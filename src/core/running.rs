@@ -41,6 +41,8 @@ pub(super) struct Live {
     pub(super) has_sampler: bool,
     /// First position still in the KV cache; above 0 once a sliding window has moved on.
     pub(super) pos_min: u32,
+    /// Lengths at which its state will be saved: where a later prompt is likely to go on from.
+    pub(super) checkpoints: Vec<u32>,
     /// What it waits for, on its slot, instead of computing it.
     pub(super) awaits: Option<Awaited>,
     /// Where the prefix of this start or resumption came from.
@@ -72,6 +74,7 @@ impl Live {
             text: Utf8Assembler::default(),
             has_sampler: false,
             pos_min: 0,
+            checkpoints: Vec::new(),
             awaits: None,
             found: PrefixSource::None,
             parked_for: None,

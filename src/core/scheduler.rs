@@ -110,7 +110,7 @@ impl Scheduler {
         assert!(options.n_parallel > 0 && options.n_parallel <= limits.n_seq_max, "a sequence for each slot");
         assert!(limits.n_batch > 0 && limits.n_ctx_seq > 0, "room for a row");
         let sequences = Sequences::new(limits.clone(), options.n_cache_seqs);
-        let ram = RamTier::new(limits.block, limits.block_bytes, options.ram_bytes.unwrap_or(limits.ram_bytes));
+        let ram = RamTier::new(limits.block, options.ram_bytes.unwrap_or(limits.ram_bytes));
         let slots = vec![None; options.n_parallel as usize];
         Self {
             options,
@@ -312,8 +312,8 @@ impl Scheduler {
             cached_sequences: self.sequences.n_cached(),
             ram_cache_entries: self.ram.n_blocks(),
             ram_cache_bytes: self.ram.n_bytes(),
-            kv_cells_used: self.sequences.cells.n_used(),
-            kv_cells_total: self.limits.n_ctx,
+            kv_cells_used: self.sequences.n_cells_used(),
+            kv_cells_total: self.sequences.n_cells(),
             ..self.totals.clone()
         }
     }

@@ -4,10 +4,11 @@
 
 use super::cells::CellAccount;
 use super::ids::{RequestId, SeqId, Token};
+use super::memory::MemoryKind;
 use super::prefix::PrefixIndex;
 use super::request::Request;
 use super::time::Time;
-use super::work::{Limits, MemoryKind};
+use super::work::Limits;
 use crate::options::Key;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,7 +45,7 @@ pub(super) struct Sequences {
     limits: Limits,
     n_cached_max: u32,
     table: BTreeMap<SeqId, Holder>,
-    /// Cached sequences by their tokens; where prefixes can be forked, running ones by their prompts too.
+    /// Cached sequences by their tokens, and running ones by their prompts.
     index: PrefixIndex<SeqId>,
     /// The scopes of those in the index.
     scopes: BTreeMap<SeqId, Option<Key>>,
@@ -64,8 +65,8 @@ impl Sequences {
         }
     }
 
-    /// Whether cached sequences have ids of their own, from which running ones fork.
-    pub(super) fn forks(&self) -> bool {
+    /// Whether cached sequences have ids of their own, apart from those that compute.
+    pub(super) fn has_cache_ids(&self) -> bool {
         self.limits.n_seq_ids > self.limits.n_seq_max
     }
 
@@ -107,7 +108,22 @@ impl Sequences {
 
     /// Whether another sequence may be cached without dropping one.
     pub(super) fn has_cache_room(&self) -> bool {
-        self.n_cached() < self.n_cached_max && (!self.forks() || self.free_cache_id().is_some())
+        self.n_cached() < self.n_cached_max && (!self.has_cache_ids() || self.free_cache_id().is_some())
+    }
+
+    /// Whether what is cached may have to go soon.
+    pub(super) fn is_short(&self) -> bool {
+        let no_id = !self.has_cache_ids() && self.free_computed_id().is_none();
+        no_id || (self.limits.is_pool && self.cells.n_used() > self.limits.n_ctx / 2)
+    }
+
+    /// The backend copied positions: shared in a pool, cells of its own elsewhere.
+    pub(super) fn copy_cells(&mut self, from: SeqId, to: SeqId, len: u32) {
+        if self.limits.is_pool {
+            self.cells.copy(from, to, len);
+        } else {
+            self.cells.extend(to, len);
+        }
     }
 
     /// Whether sequences may be cached at all.
@@ -119,7 +135,7 @@ impl Sequences {
     pub(super) fn hold(&mut self, seq: SeqId, request: &Request) {
         self.release(seq);
         self.table.insert(seq, Holder::Request(request.id));
-        if self.forks() && request.cache_prompt {
+        if request.cache_prompt {
             self.insert(seq, request.scope.clone(), Arc::clone(&request.prompt));
         }
     }
@@ -149,16 +165,42 @@ impl Sequences {
         }
     }
 
+    /// Cells in use, in the unit of the memory: a recurrent one has a cell for each sequence.
+    pub(super) fn n_cells_used(&self) -> u32 {
+        match self.limits.memory {
+            MemoryKind::Recurrent => self.cells.n_sequences(),
+            MemoryKind::Full | MemoryKind::SlidingWindow(_) | MemoryKind::Hybrid => self.cells.n_used(),
+        }
+    }
+
+    /// Cells that there are.
+    pub(super) fn n_cells(&self) -> u32 {
+        match self.limits.memory {
+            MemoryKind::Recurrent => self.limits.n_seq_max,
+            MemoryKind::Full | MemoryKind::SlidingWindow(_) | MemoryKind::Hybrid => self.limits.n_ctx,
+        }
+    }
+
+    /// Tokens of a cached sequence.
+    pub(super) fn n_cached_tokens(&self, seq: SeqId) -> u32 {
+        match self.holder(seq) {
+            Some(Holder::Cached(cached)) => cached.tokens.len() as u32,
+            Some(Holder::Request(_)) | None => 0,
+        }
+    }
+
+    /// The least recently used cached sequence.
+    pub(super) fn oldest_cached(&self, spared: Option<SeqId>) -> Option<SeqId> {
+        let candidates = self.cached().filter(|(seq, _)| Some(*seq) != spared);
+        candidates.min_by_key(|(seq, cached)| (cached.last_used, *seq)).map(|(seq, _)| seq)
+    }
+
     /// The least recently used cached sequence whose end frees cells; failing that, the least recently used one.
     pub(super) fn victim(&self, spared: Option<SeqId>) -> Option<SeqId> {
-        let candidates = || self.cached().filter(|(seq, _)| Some(*seq) != spared);
-        let oldest = |frees: bool| {
-            candidates()
-                .filter(|(seq, _)| !frees || self.cells.n_exclusive(*seq) > 0)
-                .min_by_key(|(seq, cached)| (cached.last_used, *seq))
-                .map(|(seq, _)| seq)
-        };
-        oldest(true).or_else(|| oldest(false))
+        let frees = |seq: SeqId| Some(seq) != spared && self.cells.n_exclusive(seq) > 0;
+        let candidates = self.cached().filter(|(seq, _)| frees(*seq));
+        let oldest = candidates.min_by_key(|(seq, cached)| (cached.last_used, *seq)).map(|(seq, _)| seq);
+        oldest.or_else(|| self.oldest_cached(spared))
     }
 
     /// The sequences that may give a request a prefix, with how many tokens of theirs it begins with, most first. Of a
@@ -171,14 +213,14 @@ impl Sequences {
         self.index.matches(scope, tokens).map(|(seq, len)| (seq, &self.table[&seq], len))
     }
 
-    /// Cached sequences of the scope among these tokens: one that begins with all of them, and those that they begin with.
-    pub(super) fn around(&self, scope: Option<&Key>, tokens: &[Token]) -> (Option<SeqId>, Vec<SeqId>) {
+    /// Cached sequences of the scope around a new one: one that gives all of its tokens, and those that it gives all of.
+    pub(super) fn around(&self, new: &Cached) -> (Option<SeqId>, Vec<SeqId>) {
         let (mut holder, mut subsumed) = (None, Vec::new());
-        for (seq, held, len) in self.matches(scope, tokens) {
+        for (seq, held, len) in self.matches(new.scope.as_ref(), &new.tokens) {
             let Holder::Cached(cached) = held else { continue };
-            if len == tokens.len() {
+            if len == new.tokens.len() && self.usable(cached, len) {
                 holder = holder.or(Some(seq));
-            } else if len == cached.tokens.len() {
+            } else if len == cached.tokens.len() && self.usable(new, len) {
                 subsumed.push(seq);
             }
         }
@@ -197,23 +239,21 @@ impl Sequences {
     pub(super) fn check(&self) {
         self.cells.check();
         self.index.check();
+        let is_cached = |holder: &Holder| matches!(holder, Holder::Cached(_));
         for (seq, holder) in self.iter() {
-            let is_indexed = self.scopes.contains_key(&seq);
-            match holder {
-                Holder::Cached(_) => assert!(is_indexed, "cached sequence {seq} is in the index"),
-                Holder::Request(_) => assert!(self.forks() || !is_indexed, "sequence {seq} can be forked"),
-            }
+            assert!(!is_cached(holder) || self.scopes.contains_key(&seq), "cached sequence {seq} is in the index");
         }
         assert!(self.scopes.keys().all(|seq| self.table.contains_key(seq)), "the index names sequences that are there");
     }
 
     /// Whether the memory can keep just the first `len` tokens of a cached sequence.
     pub(super) fn usable(&self, cached: &Cached, len: usize) -> bool {
-        match self.limits.memory {
-            MemoryKind::Full => true,
-            // The next token sees the last `window` positions, so those must all be there still.
-            MemoryKind::SlidingWindow(window) => cached.pos_min == 0 || cached.pos_min + window <= len as u32,
-            MemoryKind::Recurrent => len == cached.tokens.len(),
-        }
+        self.limits.memory.can_cut(cached.pos_min, cached.tokens.len() as u32, len as u32)
+    }
+
+    /// How many of the first `len` tokens of a running sequence can be had now: it holds positions `first..n_held`.
+    pub(super) fn n_usable(&self, first: u32, n_held: u32, len: u32) -> u32 {
+        let len = len.min(n_held);
+        if self.limits.memory.can_cut(first, n_held, len) { len } else { 0 }
     }
 }

@@ -25,7 +25,7 @@ pub struct Stats {
     pub ram_cache_entries: u32,
     /// What they take. Unit: bytes.
     pub ram_cache_bytes: u64,
-    /// KV cells in use, shared ones once.
+    /// KV cells in use, shared ones once. A recurrent memory has one for each sequence, others one for each token.
     pub kv_cells_used: u32,
     /// KV cells in total.
     pub kv_cells_total: u32,

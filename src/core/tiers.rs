@@ -4,6 +4,8 @@
 use super::donors::Match;
 use super::event::{Event, PrefixSource, RamOp};
 use super::ids::{BlobId, RequestId, SeqId, Token};
+use super::memory::MemoryKind;
+use super::ram::Room;
 use super::scheduler::Scheduler;
 use super::sequences::Holder;
 use super::time::Time;
@@ -17,6 +19,11 @@ const AHEAD_IDLE: u32 = 4;
 const AHEAD_BUSY: u32 = 1;
 /// Blocks of one cached sequence that are saved at its eviction while somebody waits for a token: the rest is given up.
 const LATE_BUSY: u32 = 32;
+/// The same, where only whole sequences can be saved. Unit: bytes.
+const AHEAD_BUSY_BYTES: u64 = 16 << 20;
+const LATE_BUSY_BYTES: u64 = 64 << 20;
+/// Positions of a whole sequence that are worth saving.
+const MIN_WHOLE: u32 = 32;
 
 /// What happened in the RAM tier since it was told last: tokens and bytes.
 #[derive(Debug, Default)]
@@ -33,42 +40,97 @@ impl RamTally {
 #[derive(Clone, Copy)]
 struct Most {
     n_blocks: u32,
+    /// Of a whole sequence. Unit: bytes.
+    n_bytes: u64,
     /// Whether older blocks may go for it.
     may_drop: bool,
 }
 
+impl Most {
+    const ALL: Self = Self { n_blocks: u32::MAX, n_bytes: u64::MAX, may_drop: true };
+}
+
 impl Scheduler {
-    /// Save the first blocks of a sequence that are not in RAM yet, `most` of them; how many tokens are there then.
+    /// Save the first tokens of a sequence that are not in RAM yet, as much as may be; how many tokens are there then.
     ///
     /// What still has its cells drives nothing out of RAM: that would be lost, and this is not.
     fn save(&mut self, now: Time, seq: SeqId, scope: Option<&Key>, tokens: &[Token], most: Most) -> u32 {
-        let block = self.ram.block() as usize;
-        if block == 0 {
-            return 0;
+        if !self.ram.is_on() {
+            0
+        } else if self.ram.block() > 0 {
+            self.save_blocks(now, seq, scope, tokens, most)
+        } else {
+            self.save_whole(now, seq, scope, tokens, most)
         }
+    }
+
+    fn save_blocks(&mut self, now: Time, seq: SeqId, scope: Option<&Key>, tokens: &[Token], most: Most) -> u32 {
+        let block = self.ram.block();
         let mut path = self.ram.path(scope, tokens);
         self.ram.touch(&path, now);
         let n_there = path.len();
-        for (at, tokens) in tokens.chunks_exact(block).enumerate().skip(n_there).take(most.n_blocks as usize) {
-            let bytes = self.ram.n_bytes();
-            let (dropped, added) = self.ram.add(path.last().copied(), scope, tokens, now, most.may_drop);
-            if !dropped.is_empty() {
-                self.ram_tally.add(RamOp::Evict, (dropped.len() * block) as u32, bytes - self.ram.n_bytes());
-                self.ops.extend(dropped.into_iter().map(Op::Forget));
-            }
-            let Some(blob) = added else { break };
-            self.ops.push(Op::Save { seq, from: (at * block) as u32, blob });
+        let room = Room { n_bytes: self.limits.state.bytes(self.limits.memory, block), may_drop: most.may_drop };
+        let blocks = tokens.chunks_exact(block as usize).enumerate();
+        for (at, tokens) in blocks.skip(n_there).take(most.n_blocks as usize) {
+            let Some(blob) = self.take_in(now, path.last().copied(), scope, tokens, room) else { break };
+            self.ops.push(Op::Save { seq, from: at as u32 * block, len: block, blob });
             path.push(blob);
         }
-        (path.len() * block) as u32
+        path.len() as u32 * block
+    }
+
+    /// Save all that a sequence holds, which is these tokens.
+    fn save_whole(&mut self, now: Time, seq: SeqId, scope: Option<&Key>, tokens: &[Token], most: Most) -> u32 {
+        let len = tokens.len() as u32;
+        let there = self.ram_state(scope, tokens);
+        if let Some((blob, n_there)) = there
+            && n_there == len
+        {
+            self.ram.touch(&[blob], now);
+            return len;
+        }
+        let n_bytes = self.limits.state.bytes(self.limits.memory, len);
+        if len >= MIN_WHOLE && n_bytes <= most.n_bytes {
+            let room = Room { n_bytes, may_drop: most.may_drop };
+            if let Some(blob) = self.take_in(now, None, scope, tokens, room) {
+                self.ops.push(Op::Save { seq, from: 0, len, blob });
+                return len;
+            }
+        }
+        0
+    }
+
+    /// A place in the tier, and what has to go for it.
+    fn take_in(
+        &mut self,
+        now: Time,
+        parent: Option<BlobId>,
+        scope: Option<&Key>,
+        tokens: &[Token],
+        room: Room,
+    ) -> Option<BlobId> {
+        let bytes = self.ram.n_bytes();
+        let (dropped, added) = self.ram.add(parent, scope, tokens, now, room);
+        let left = bytes - (self.ram.n_bytes() - if added.is_some() { room.n_bytes } else { 0 });
+        self.drop_blobs(dropped, left);
+        added
+    }
+
+    /// What the tier dropped is forgotten, and told.
+    fn drop_blobs(&mut self, dropped: Vec<BlobId>, n_bytes: u64) {
+        if !dropped.is_empty() {
+            self.ram_tally.add(RamOp::Evict, 0, n_bytes);
+            self.ops.extend(dropped.into_iter().map(Op::Forget));
+        }
     }
 
     /// Save what a cached sequence holds, before it goes.
     pub(super) fn save_cached(&mut self, now: Time, seq: SeqId) {
         if let Some(Holder::Cached(cached)) = self.sequences.holder(seq) {
             let (scope, tokens) = (cached.scope.clone(), Arc::clone(&cached.tokens));
-            let n_blocks = if self.is_decoding() { LATE_BUSY } else { u32::MAX };
-            self.save(now, seq, scope.as_ref(), &tokens, Most { n_blocks, may_drop: true });
+            let most = Most { n_blocks: LATE_BUSY, n_bytes: LATE_BUSY_BYTES, may_drop: true };
+            let most = if self.is_decoding() { most } else { Most::ALL };
+            self.save(now, seq, scope.as_ref(), &tokens, most);
         }
     }
 
@@ -77,44 +139,60 @@ impl Scheduler {
         self.running_ids().any(|id| self.live[&id].is_decoding())
     }
 
-    /// Save what a running request has computed, before its cells go.
+    /// Save what a running request has computed, before its cells go, or where it will be continued from.
     pub(super) fn save_running(&mut self, now: Time, id: RequestId, seq: SeqId) {
         let live = &self.live[&id];
         if live.request.cache_prompt {
             let (scope, tokens) = (live.request.scope.clone(), live.tokens[..live.n_computed as usize].to_vec());
-            self.save(now, seq, scope.as_ref(), &tokens, Most { n_blocks: u32::MAX, may_drop: true });
+            self.save(now, seq, scope.as_ref(), &tokens, Most::ALL);
         }
     }
 
-    /// While cells run short, save a little of what will be evicted next, once before each pass and as long as nobody is
-    /// there: an eviction that has nothing left to save takes no time.
+    /// While cells or sequences run short, save a little of what will be evicted next, once before each pass and as long
+    /// as nobody is there: an eviction that has nothing left to save takes no time.
     pub(super) fn save_ahead(&mut self, now: Time) {
-        let short = self.sequences.cells.n_used() > self.limits.n_ctx / 2;
+        let short = self.sequences.is_short();
         let is_turn = !self.saved_ahead || self.live.is_empty();
         if !is_turn || !self.ram.is_on() || !short {
             return;
         }
         self.saved_ahead = true;
-        let block = self.ram.block();
-        let next = self.sequences.cached().filter(|(_, c)| c.n_saved + block <= c.tokens.len() as u32);
+        let step = self.ram.block().max(1);
+        let next = self.sequences.cached().filter(|(_, c)| c.n_saved + step <= c.tokens.len() as u32);
         let Some((seq, cached)) = next.min_by_key(|(seq, c)| (c.last_used, *seq)) else { return };
         let (scope, tokens) = (cached.scope.clone(), Arc::clone(&cached.tokens));
-        let n_blocks = if self.is_decoding() { AHEAD_BUSY } else { AHEAD_IDLE };
-        let n_saved = self.save(now, seq, scope.as_ref(), &tokens, Most { n_blocks, may_drop: false });
+        let busy = Most { n_blocks: AHEAD_BUSY, n_bytes: AHEAD_BUSY_BYTES, may_drop: false };
+        let most = if self.is_decoding() { busy } else { Most { n_blocks: AHEAD_IDLE, n_bytes: u64::MAX, ..busy } };
+        let n_saved = self.save(now, seq, scope.as_ref(), &tokens, most);
         if let Some(cached) = self.sequences.cached_mut(seq) {
             // What finds no place now is not tried again.
-            cached.n_saved = if n_saved > cached.n_saved { n_saved } else { u32::MAX - block };
+            cached.n_saved = if n_saved > cached.n_saved { n_saved } else { u32::MAX - step };
         }
     }
 
-    /// Tokens of these that the RAM tier holds, from the first.
+    /// Tokens of these that the RAM tier can give, from the first.
     pub(super) fn n_in_ram(&self, scope: Option<&Key>, tokens: &[Token]) -> u32 {
-        self.ram.path(scope, tokens).len() as u32 * self.ram.block()
+        if self.ram.block() > 0 {
+            self.ram.path(scope, tokens).len() as u32 * self.ram.block()
+        } else {
+            self.ram_state(scope, tokens).map_or(0, |(_, len)| len)
+        }
+    }
+
+    /// The saved sequence that gives most of these tokens, and how many: what is behind them has to be cut off.
+    fn ram_state(&self, scope: Option<&Key>, tokens: &[Token]) -> Option<(BlobId, u32)> {
+        let memory = self.limits.memory;
+        let can = |n_held, len| len > 0 && memory.can_cut(memory.first_copied(n_held), n_held, len);
+        let mut found = self.ram.matches(scope, tokens).filter(|(_, n_held, len)| can(*n_held, *len));
+        found.next().map(|(blob, _, len)| (blob, len))
     }
 
     /// Give an empty sequence the first `len` tokens of its request from the RAM tier, behind what another holds of them.
     pub(super) fn restore(&mut self, now: Time, id: RequestId, to: SeqId, base: Option<Match>, len: u32) {
         let block = self.ram.block();
+        if block == 0 {
+            return self.restore_whole(now, id, to, len);
+        }
         let live = &self.live[&id];
         let path = self.ram.path(live.request.scope.as_ref(), &live.tokens[..len as usize]);
         let n_shared = base.map_or(0, |base| base.len / block);
@@ -124,35 +202,58 @@ impl Scheduler {
         }
         let blobs = path[n_shared as usize..].to_vec();
         self.ram.touch(&path, now);
-        self.ram.pin(&blobs);
-        self.reserved += blobs.len() as u32 * block;
-        let n_missing = (self.sequences.cells.n_used() + self.reserved).saturating_sub(self.limits.n_ctx);
-        if n_missing > 0 {
-            self.evict_for(now, n_missing, base.map(|base| base.seq));
-        }
-        self.ops.push(Op::Restore { seq: to, from: n_shared * block, blobs });
+        let n_cells = blobs.len() as u32 * block;
+        self.push_restore(now, Op::Restore { seq: to, from: n_shared * block, blobs }, n_cells, base);
         self.begin_with(now, id, len, PrefixSource::Ram);
     }
 
-    pub(super) fn apply_save(&mut self, blob: BlobId, result: &OpResult) {
-        if let OpResult::Saved { n_bytes } = result {
-            self.ram.set_bytes(blob, *n_bytes);
-            self.ram_tally.add(RamOp::Save, self.ram.block(), *n_bytes);
-        } else {
-            self.lose(blob);
+    fn restore_whole(&mut self, now: Time, id: RequestId, to: SeqId, len: u32) {
+        let live = &self.live[&id];
+        let found = self.ram_state(live.request.scope.as_ref(), &live.tokens[..len as usize]);
+        let Some((blob, len)) = found else { return self.begin_with(now, id, 0, PrefixSource::None) };
+        self.ram.touch(&[blob], now);
+        let n_held = self.ram.len_of(blob);
+        self.push_restore(now, Op::Restore { seq: to, from: 0, blobs: vec![blob] }, n_held, None);
+        if len < n_held {
+            self.ops.push(Op::Trim { seq: to, len });
         }
+        self.begin_with(now, id, len, PrefixSource::Ram);
+    }
+
+    /// Restore blocks, which takes so many cells, and keep them until that is done.
+    fn push_restore(&mut self, now: Time, op: Op, n_cells: u32, base: Option<Match>) {
+        let Op::Restore { blobs, .. } = &op else { return };
+        self.ram.pin(blobs);
+        self.reserved += n_cells;
+        let n_missing = (self.sequences.cells.n_used() + self.reserved).saturating_sub(self.limits.n_ctx);
+        if self.limits.is_pool && n_missing > 0 {
+            self.evict_for(now, n_missing, base.map(|base| base.seq));
+        }
+        self.ops.push(op);
+    }
+
+    pub(super) fn apply_save(&mut self, blob: BlobId, len: u32, result: &OpResult) {
+        let OpResult::Saved { n_bytes } = result else { return self.lose(blob) };
+        let gone = self.ram.set_bytes(blob, *n_bytes);
+        if gone.is_empty() {
+            self.ram_tally.add(RamOp::Save, len, *n_bytes);
+            // Of full attention the longer one gives all that the shorter ones do.
+            let shorter = if self.limits.memory == MemoryKind::Full { self.ram.subsumed(blob) } else { Vec::new() };
+            for other in shorter {
+                self.lose(other);
+            }
+        }
+        self.ops.extend(gone.into_iter().map(Op::Forget));
     }
 
     pub(super) fn apply_restore(&mut self, seq: SeqId, from: u32, blobs: &[BlobId], result: &OpResult) {
-        let (n_restored, lost) = match result {
-            OpResult::Restored { n_blobs, lost } => (*n_blobs as usize, *lost),
-            OpResult::Done | OpResult::Refused(_) | OpResult::Saved { .. } => (0, false),
+        let (n_restored, n_tokens, lost) = match result {
+            OpResult::Restored { n_blobs, n_tokens, lost } => (*n_blobs as usize, *n_tokens, *lost),
+            OpResult::Done | OpResult::Refused(_) | OpResult::Saved { .. } => (0, 0, false),
         };
         self.ram.unpin(blobs);
-        let n_tokens = n_restored as u32 * self.ram.block();
         assert!(n_restored == 0 || self.sequences.cells.len(seq) == from, "blocks follow what a sequence holds");
         self.sequences.cells.extend(seq, n_tokens);
-        self.reserved = self.reserved.saturating_sub(blobs.len() as u32 * self.ram.block());
         if n_restored > 0 {
             self.ram_tally.add(RamOp::Restore, n_tokens, self.ram.bytes_of(&blobs[..n_restored]));
         }

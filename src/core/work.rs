@@ -4,21 +4,11 @@
 //! replay, and a backend in a child process.
 
 use super::ids::{BlobId, RequestId, SeqId, Token};
+use super::memory::{MemoryKind, StateSize};
 use super::request::SamplingParams;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// The kind of memory that a model has: what its sequences can do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum MemoryKind {
-    /// Full attention: any prefix of a sequence can be kept.
-    Full,
-    /// Sliding-window attention over so many tokens: a prefix can be kept while its window is still there.
-    SlidingWindow(u32),
-    /// A recurrent state, or one beside attention: a sequence can only be continued where it stands.
-    Recurrent,
-}
 
 /// What a backend can hold and compute, read back from it after it was made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,13 +28,14 @@ pub struct Limits {
     pub n_vocab: u32,
     /// What sequences can do.
     pub memory: MemoryKind,
-    /// Whether all sequences share one buffer, so that a copy between two of them shares cells and costs nothing.
-    pub kv_unified: bool,
+    /// Whether all sequences take their cells from one pool, which can run short, and a copy between two of them shares
+    /// cells and costs nothing.
+    pub is_pool: bool,
     /// Positions of a block whose state can be saved to RAM and restored apart from all others; 0 where the memory has
-    /// no such blocks.
+    /// no such blocks, and only the state of a whole sequence can be saved.
     pub block: u32,
-    /// What one takes in RAM, at most. Unit: bytes.
-    pub block_bytes: u64,
+    /// What a saved state takes: a block's where there are blocks.
+    pub state: StateSize,
     /// What all may take together, where the options do not say. Unit: bytes.
     pub ram_bytes: u64,
 }
@@ -78,7 +69,7 @@ pub enum Op {
     },
     /// Drop the request's sampler.
     Close(RequestId),
-    /// Let `to`, which is empty, share the first `len` positions of `from`.
+    /// Let `to`, which is empty, hold the first `len` positions of `from`: shared with it where cells are a pool.
     Copy {
         /// The donor.
         from: SeqId,
@@ -96,16 +87,18 @@ pub enum Op {
     },
     /// Forget a sequence. Never fails.
     Remove(SeqId),
-    /// Keep a copy of one block of a sequence in RAM.
+    /// Keep a copy of one block of a sequence in RAM, or of all that it holds.
     Save {
         /// Which sequence.
         seq: SeqId,
-        /// The block's first position; it is [`Limits::block`] positions long.
+        /// The block's first position; 0 for a whole sequence.
         from: u32,
+        /// Positions: [`Limits::block`], or all of the sequence.
+        len: u32,
         /// Under which number.
         blob: BlobId,
     },
-    /// Append blocks to a sequence that holds `from` positions. The copies stay.
+    /// Append blocks to a sequence that holds `from` positions, or give an empty one a whole state. The copies stay.
     Restore {
         /// Which sequence.
         seq: SeqId,
@@ -134,6 +127,8 @@ pub enum OpResult {
     Restored {
         /// So many, from the first.
         n_blobs: u32,
+        /// Positions that came with them.
+        n_tokens: u32,
         /// Whether the next one is of no use; otherwise there was no room for it.
         lost: bool,
     },

@@ -132,11 +132,12 @@ fn memory(value: &str) -> Result<MemoryKind, Error> {
     match value.split_once(':') {
         None if value == "full" => Ok(MemoryKind::Full),
         None if value == "recurrent" => Ok(MemoryKind::Recurrent),
+        None if value == "hybrid" => Ok(MemoryKind::Hybrid),
         Some(("window", size)) if size.parse::<u32>().is_ok_and(|size| size > 0) => {
             Ok(MemoryKind::SlidingWindow(size.parse().unwrap_or_default()))
         }
         None | Some(_) => {
-            Err(Error::Option(format!("sim: memory must be full, recurrent or window:TOKENS, not {value:?}")))
+            Err(Error::Option(format!("sim: memory must be full, recurrent, hybrid or window:TOKENS, not {value:?}")))
         }
     }
 }

@@ -120,8 +120,9 @@ impl Context {
             (ffi::MEMORY_NONE, _) => None,
             (ffi::MEMORY_FULL, MemoryKind::Full) => Some(MemoryKind::Full),
             (ffi::MEMORY_SLIDING, MemoryKind::SlidingWindow(n)) => Some(MemoryKind::SlidingWindow(n)),
+            (ffi::MEMORY_RECURRENT, MemoryKind::Recurrent) => Some(MemoryKind::Recurrent),
             // Of a kind whose rules are not known here only the least is assumed.
-            _ => Some(MemoryKind::Recurrent),
+            _ => Some(MemoryKind::Hybrid),
         }
     }
 
@@ -156,7 +157,20 @@ impl Context {
     /// Cells in use, where the memory counts them: for tests and reports.
     pub(super) fn used_cells(&self, seq: SeqId) -> Option<u32> {
         // SAFETY: the context is alive, and every sequence id below the limit has a stream.
-        u32::try_from(unsafe { ffi::lb_used_cells(self.as_ptr(), seq.0 as i32) }).ok()
+        u32::try_from(unsafe { ffi::lb_used_cells(self.as_ptr(), seq.0 as i32, false) }).ok()
+    }
+
+    /// Cells of a sliding window in use, where there is one.
+    pub(super) fn window_cells(&self, seq: SeqId) -> Option<u32> {
+        // SAFETY: as above.
+        u32::try_from(unsafe { ffi::lb_used_cells(self.as_ptr(), seq.0 as i32, true) }).ok()
+    }
+
+    /// Whether a copy between sequences of one buffer is all that it takes: known for some kinds of memory only.
+    pub(super) fn copies(&self) -> bool {
+        // SAFETY: the context is alive.
+        let kind = unsafe { ffi::lb_memory_kind_of(self.as_ptr()) };
+        [ffi::MEMORY_FULL, ffi::MEMORY_SLIDING, ffi::MEMORY_RECURRENT, ffi::MEMORY_HYBRID].contains(&kind)
     }
 
     /// Forget everything.

@@ -7,9 +7,11 @@ use super::machine::n_physical_cores;
 use super::model::Model;
 use super::ops::{Rules, remove};
 use super::ram::{self, Blobs};
+use super::state::Measured;
 use crate::backend::{Backend, Tokenizer};
 use crate::core::{
-    DecodeOutcome, Drawn, Limits, MemoryKind, Op, OpResult, PassStatus, RequestId, Row, RowOutcome, SeqId, SeqPositions,
+    DecodeOutcome, Drawn, Limits, MemoryKind, Op, OpResult, PassStatus, RequestId, Row, RowOutcome, SeqId,
+    SeqPositions, StateSize,
 };
 use crate::error::Error;
 use crate::options::StartOptions;
@@ -34,6 +36,8 @@ pub struct LlamaBackend {
     rules: Rules,
     samplers: BTreeMap<RequestId, Sampler>,
     blobs: Blobs,
+    /// For states that pass from one sequence to another.
+    buffer: Vec<u8>,
     pool: Pool,
 }
 
@@ -59,17 +63,17 @@ impl LlamaBackend {
         let asked = options.n_batch.unwrap_or(2048).min(options.n_ubatch);
         let bounds = Bounds { n_batch: context.bounds(&layout).n_batch.min(asked), ..context.bounds(&layout) };
         let narrow = matches!(memory, MemoryKind::SlidingWindow(_)) && !options.swa_full;
-        let mut rules = Rules { memory, unified: layout.unified, narrow, n_seq_ids: layout.n_seq_max };
+        let copies = context.copies();
+        let mut rules = Rules { memory, unified: layout.unified, copies, narrow, n_seq_ids: layout.n_seq_max };
         let mut batch = Batch::new(bounds.n_batch as usize);
-        warm_up(&mut context, &mut batch)?;
+        let state = warm_up(&mut context, &mut batch, rules)?;
         if memory == MemoryKind::Full && wanted > layout.n_seq_max {
             rules.n_seq_ids = wanted;
             if !holds_beyond(&mut context, rules, layout.n_seq_max) {
                 rules.n_seq_ids = layout.n_seq_max;
             }
         }
-        let forks = rules.n_seq_ids > layout.n_seq_max;
-        let block_bytes = if forks { ram::block_bytes(&mut context, SeqId(0)) } else { 0 };
+        let has_cache_ids = rules.n_seq_ids > layout.n_seq_max;
         context.clear();
         let (cells, cells_seq, _) = context.sizes();
         let share = if layout.unified { n_ctx } else { n_ctx.div_ceil(layout.n_seq_max) };
@@ -82,21 +86,27 @@ impl LlamaBackend {
             n_seq_ids: rules.n_seq_ids,
             n_vocab: bounds.n_vocab,
             memory,
-            kv_unified: layout.unified,
-            block: if forks { ram::BLOCK } else { 0 },
-            block_bytes,
+            is_pool: layout.unified && memory != MemoryKind::Recurrent,
+            block: if has_cache_ids { ram::BLOCK } else { 0 },
+            state,
             ram_bytes: ram::default_bytes(),
         };
         let n_threads = if options.n_threads == 0 { n_physical_cores() } else { options.n_threads };
         let pool = Pool::new(n_threads as usize);
-        // Running requests never take the last of the ids that compute.
-        let blobs = Blobs::new(SeqId(layout.n_seq_max - 1), limits.n_ctx);
-        Ok(Self { context, batch, bounds, limits, rules, samplers: BTreeMap::new(), blobs, pool })
+        // Running requests never take the last of the ids that compute, where cached ones have ids of their own.
+        let blobs = Blobs::new(has_cache_ids.then(|| SeqId(layout.n_seq_max - 1)), limits.n_ctx);
+        let samplers = BTreeMap::new();
+        Ok(Self { context, batch, bounds, limits, rules, samplers, blobs, buffer: Vec::new(), pool })
     }
 
     /// Cells of the KV cache in use, of a sequence's buffer; none where the memory does not count cells.
     pub fn used_cells(&self, seq: SeqId) -> Option<u32> {
         (seq.0 < self.rules.n_seq_ids).then(|| self.context.used_cells(seq)).flatten()
+    }
+
+    /// Cells of the sliding window in use, where there is one.
+    pub fn window_cells(&self, seq: SeqId) -> Option<u32> {
+        (seq.0 < self.rules.n_seq_ids).then(|| self.context.window_cells(seq)).flatten()
     }
 
     /// The positions that a sequence holds: the first and the last.
@@ -115,10 +125,10 @@ impl LlamaBackend {
                 self.samplers.remove(request);
                 OpResult::Done
             }
-            Op::Copy { from, to, len } => rules.copy(context, *from, *to, *len),
+            Op::Copy { from, to, len } => rules.copy(context, *from, *to, *len, &mut self.buffer),
             Op::Trim { seq, len } => rules.trim(context, *seq, *len),
             Op::Remove(seq) => rules.remove(context, *seq),
-            Op::Save { seq, from, blob } => self.blobs.save(context, rules, *seq, *from, *blob),
+            Op::Save { seq, from, len, blob } => self.blobs.save(context, rules, *seq, (*from, *len), *blob),
             Op::Restore { seq, from, blobs } => self.blobs.restore(context, rules, *seq, *from, blobs),
             Op::Forget(blob) => {
                 self.blobs.forget(*blob);
@@ -134,7 +144,7 @@ impl LlamaBackend {
             firsts.entry(row.seq).and_modify(|first| *first = row.pos.min(*first)).or_insert(row.pos);
         }
         for (seq, first) in firsts.iter().filter(|(seq, _)| seq.0 < self.bounds.n_seq_max) {
-            let recurrent = self.rules.memory == MemoryKind::Recurrent;
+            let recurrent = self.rules.memory.is_recurrent();
             // llama.cpp takes the rows of a failed pass away itself, but not after an exception; and a recurrent state
             // is then neither the old nor the new one. A batch that it refused (-1) has changed nothing.
             if code != -1 && (recurrent || code == super::ffi::THROWN) {
@@ -152,7 +162,7 @@ impl LlamaBackend {
                 .map(|seq| SeqPositions { seq: SeqId(seq), held: self.held(SeqId(seq)) })
                 .filter(|positions| positions.held.is_some())
                 .collect(),
-            MemoryKind::Full | MemoryKind::Recurrent => Vec::new(),
+            MemoryKind::Full | MemoryKind::Recurrent | MemoryKind::Hybrid => Vec::new(),
         }
     }
 }
@@ -204,7 +214,7 @@ impl Backend for LlamaBackend {
     }
 
     fn abort_flag(&self) -> Option<Arc<AtomicBool>> {
-        (self.rules.memory != MemoryKind::Recurrent).then(|| self.context.abort_flag())
+        (!self.rules.memory.is_recurrent()).then(|| self.context.abort_flag())
     }
 }
 
@@ -227,7 +237,7 @@ fn layout(model: &Model, options: &StartOptions, n_ctx: u32) -> (Layout, u32) {
             let n_seq_max = (n_parallel + N_TEMPORARY).min(n_ids);
             (n_seq_max, options.n_cache_seqs.map_or(n_ids, |n| n_seq_max.saturating_add(n).min(n_ids)))
         }
-        MemoryKind::SlidingWindow(_) | MemoryKind::Recurrent => {
+        MemoryKind::SlidingWindow(_) | MemoryKind::Recurrent | MemoryKind::Hybrid => {
             let n = n_parallel.saturating_add(options.n_cache_seqs.unwrap_or(N_SPARE)).min(n_ids);
             (n, n)
         }
@@ -245,33 +255,42 @@ fn layout(model: &Model, options: &StartOptions, n_ctx: u32) -> (Layout, u32) {
     (layout, wanted)
 }
 
-/// Compute one token: brings the weights into memory, and fails here rather than under a request.
-fn warm_up(context: &mut Context, batch: &mut Batch) -> Result<(), Error> {
+/// Compute two tokens: brings the weights into memory, fails here rather than under a request, and shows what a saved
+/// state takes. One position is left.
+fn warm_up(context: &mut Context, batch: &mut Batch, rules: Rules) -> Result<StateSize, Error> {
     let token = context.model.bos().unwrap_or(0);
-    let row = Row { request: RequestId(0), seq: SeqId(0), pos: 0, token, draws: true };
-    logs::forget_errors();
     let why = |reason: &str| Error::ModelLoad(format!("the model could not compute a token: {reason}"));
-    match context.decode(batch, &[row]) {
-        Ok((0, _)) => Ok(()),
-        Ok((code, _)) => Err(why(&logs::reason(&format!("llama_decode returned {code}")))),
-        Err(thrown) => Err(why(&thrown)),
+    let mut measured = Measured::new();
+    for pos in 0..2 {
+        let row = Row { request: RequestId(0), seq: SeqId(0), pos, token, draws: true };
+        logs::forget_errors();
+        match context.decode(batch, &[row]) {
+            Ok((0, _)) => measured.measure(context, rules, SeqId(0)),
+            Ok((code, _)) => return Err(why(&logs::reason(&format!("llama_decode returned {code}")))),
+            Err(thrown) => return Err(why(&thrown)),
+        }
     }
+    if !rules.memory.is_recurrent() {
+        remove(context, SeqId(0), 1).map_err(|reason| why(&reason))?;
+    }
+    Ok(measured.state_size())
 }
 
 /// Whether sequences above `n_seq_max` can be copied to and from. llama.cpp allows it and does not promise it, so the
 /// one position of the warm-up is sent there and back.
 fn holds_beyond(context: &mut Context, rules: Rules, n_seq_max: u32) -> bool {
-    let (here, back) = (SeqId(0), SeqId(1));
+    let (here, back, mut buffer) = (SeqId(0), SeqId(1), Vec::new());
     [SeqId(n_seq_max), SeqId(rules.n_seq_ids - 1)].into_iter().all(|there| {
-        let arrived = rules.copy(context, here, there, 1) == OpResult::Done
+        let mut copy =
+            |context: &mut Context, from, to| rules.copy(context, from, to, 1, &mut buffer) == OpResult::Done;
+        let arrived = copy(context, here, there)
             && rules.remove(context, here) == OpResult::Done
             && rules.held(context, there) == Some((0, 0));
-        let returned = rules.copy(context, there, back, 1) == OpResult::Done
+        let returned = copy(context, there, back)
             && rules.remove(context, there) == OpResult::Done
             && rules.held(context, back) == Some((0, 0))
             && rules.held(context, there).is_none();
-        let home =
-            rules.copy(context, back, here, 1) == OpResult::Done && rules.remove(context, back) == OpResult::Done;
+        let home = copy(context, back, here) && rules.remove(context, back) == OpResult::Done;
         arrived && returned && home
     })
 }

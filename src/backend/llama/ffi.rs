@@ -40,6 +40,8 @@ pub(super) struct Shape {
 pub(super) const MEMORY_NONE: i32 = 0;
 pub(super) const MEMORY_FULL: i32 = 1;
 pub(super) const MEMORY_SLIDING: i32 = 2;
+pub(super) const MEMORY_RECURRENT: i32 = 3;
+pub(super) const MEMORY_HYBRID: i32 = 4;
 
 unsafe extern "C" {
     pub(super) fn lb_silence_common();
@@ -97,6 +99,7 @@ unsafe extern "C" {
     pub(super) fn lb_state_get(
         ctx: *mut sys::llama_context,
         seq: i32,
+        in_part: bool,
         buf: *mut u8,
         cap: usize,
         n: *mut usize,
@@ -113,7 +116,8 @@ unsafe extern "C" {
         err_cap: usize,
     ) -> i32;
     pub(super) fn lb_memory_kind_of(ctx: *mut sys::llama_context) -> i32;
-    pub(super) fn lb_used_cells(ctx: *mut sys::llama_context, seq: i32) -> i64;
+    pub(super) fn lb_used_cells(ctx: *mut sys::llama_context, seq: i32, windowed: bool) -> i64;
+    pub(super) fn lb_span(ctx: *mut sys::llama_context) -> i64;
     pub(super) fn lb_tokenize(
         vocab: *const sys::llama_vocab,
         text: *const c_char,

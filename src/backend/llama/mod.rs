@@ -16,6 +16,7 @@ mod ops;
 mod params;
 mod ram;
 mod score;
+mod state;
 mod template;
 mod tokenizer;
 

@@ -65,7 +65,9 @@ impl Model {
                 ffi::lb_model_window(self.as_ptr()),
             )
         };
-        if recurrent || hybrid {
+        if hybrid {
+            MemoryKind::Hybrid
+        } else if recurrent {
             MemoryKind::Recurrent
         } else if window > 0 {
             MemoryKind::SlidingWindow(window as u32)

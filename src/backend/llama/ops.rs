@@ -3,6 +3,7 @@
 
 use super::context::Context;
 use super::ffi::{self, guarded};
+use super::state::clone_into;
 use crate::core::{MemoryKind, OpResult, SeqId};
 use llama_cpp_sys_2 as sys;
 
@@ -11,8 +12,10 @@ use llama_cpp_sys_2 as sys;
 pub(super) struct Rules {
     pub(super) memory: MemoryKind,
     /// All sequences in one buffer. Between two buffers llama.cpp only queues a copy, which a later removal does not
-    /// take back: another request's tokens would appear in the sequence.
+    /// take back: another request's tokens would appear in the sequence. There the state is copied, at once.
     pub(super) unified: bool,
+    /// Whether copies are known to be whole.
+    pub(super) copies: bool,
     /// Whether sliding-window cells are scarce.
     pub(super) narrow: bool,
     /// Ids from here on are no sequences.
@@ -34,22 +37,31 @@ impl Rules {
         let last = u32::try_from(last).ok()?;
         match self.memory {
             // A recurrent state stands for all positions up to its own.
-            MemoryKind::Recurrent => Some((0, last)),
+            MemoryKind::Recurrent | MemoryKind::Hybrid => Some((0, last)),
             MemoryKind::Full | MemoryKind::SlidingWindow(_) => Some((u32::try_from(first).ok()?, last)),
         }
     }
 
-    /// Let an empty sequence share the first `len` positions of another.
-    pub(super) fn copy(self, context: &mut Context, from: SeqId, to: SeqId, len: u32) -> OpResult {
+    /// Let an empty sequence hold the first `len` positions of another.
+    pub(super) fn copy(
+        self,
+        context: &mut Context,
+        from: SeqId,
+        to: SeqId,
+        len: u32,
+        buffer: &mut Vec<u8>,
+    ) -> OpResult {
         if let Err(reason) = self.may_copy(context, from, to, len) {
             return OpResult::Refused(reason);
         }
-        let end = if self.memory == MemoryKind::Recurrent { -1 } else { len as i32 };
-        let (from, raw) = (from.0 as i32, to.0 as i32);
-        // SAFETY: the context is alive; both ids are below the limit and in one buffer.
-        let done =
-            guarded(|err, cap| unsafe { ffi::lb_seq_cp(context.as_ptr(), from, raw, 0, end, err, cap) }).map(|_| ());
-        let done = done.and_then(|()| if self.narrow { unshare(context, to) } else { Ok(()) });
+        let done = if self.unified {
+            self.share(context, from, to, len)
+        } else {
+            clone_into(context, from, to, buffer).and_then(|()| match self.trim(context, to, len) {
+                OpResult::Refused(reason) => Err(reason),
+                OpResult::Done | OpResult::Saved { .. } | OpResult::Restored { .. } => Ok(()),
+            })
+        };
         match done {
             Ok(()) => OpResult::Done,
             Err(reason) => {
@@ -59,9 +71,17 @@ impl Rules {
         }
     }
 
+    fn share(self, context: &mut Context, from: SeqId, to: SeqId, len: u32) -> Result<(), String> {
+        let end = if self.memory.is_recurrent() { -1 } else { len as i32 };
+        let (from, raw) = (from.0 as i32, to.0 as i32);
+        // SAFETY: the context is alive; both ids are below the limit and in one buffer.
+        guarded(|err, cap| unsafe { ffi::lb_seq_cp(context.as_ptr(), from, raw, 0, end, err, cap) })?;
+        if self.narrow { unshare(context, to) } else { Ok(()) }
+    }
+
     fn may_copy(self, context: &Context, from: SeqId, to: SeqId, len: u32) -> Result<(), String> {
-        if !self.unified {
-            return Err("sequences in buffers of their own do not share positions".into());
+        if !self.copies {
+            return Err("whether sequences of this memory can be copied is not known".into());
         }
         if from.0 >= self.n_seq_ids || to.0 >= self.n_seq_ids || from == to || len == 0 {
             return Err(format!("{len} positions of sequence {from} cannot be copied to sequence {to}"));
@@ -69,27 +89,25 @@ impl Rules {
         if self.held(context, to).is_some() {
             return Err(format!("sequence {to} is not empty"));
         }
-        let held = self.held(context, from);
-        match held {
-            Some((_, last)) if last + 1 == len => Ok(()),
-            Some((first, last)) if last + 1 > len => self.may_cut(first, last, len),
+        match self.held(context, from) {
+            Some((first, last)) if last + 1 >= len => self.may_cut(first, last, len),
             Some(_) | None => Err(format!("sequence {from} does not hold {len} positions")),
         }
     }
 
-    /// Whether a sequence that holds `first..=last` can be continued after its first `len` positions, fewer than all.
+    /// Whether a sequence that holds `first..=last` can be continued after its first `len` positions.
     fn may_cut(self, first: u32, last: u32, len: u32) -> Result<(), String> {
-        match self.memory {
-            MemoryKind::Full => Ok(()),
-            // The next token looks back so far, itself included.
-            MemoryKind::SlidingWindow(window) if first <= (len + 1).saturating_sub(window) => Ok(()),
-            MemoryKind::SlidingWindow(_) => {
-                Err(format!("the window before position {len} is gone: {first} is the first"))
-            }
-            MemoryKind::Recurrent => {
-                Err(format!("a recurrent state cannot go back from {} positions to {len}", last + 1))
-            }
+        if self.memory.can_cut(first, last + 1, len) {
+            return Ok(());
         }
+        Err(match self.memory {
+            MemoryKind::Full | MemoryKind::SlidingWindow(_) => {
+                format!("the window before position {len} is gone: {first} is the first")
+            }
+            MemoryKind::Recurrent | MemoryKind::Hybrid => {
+                format!("a recurrent state cannot go back from {} positions to {len}", last + 1)
+            }
+        })
     }
 
     /// Forget positions `len..` of a sequence.

@@ -1,4 +1,4 @@
-//! The bytes of the RAM tier: blocks of a sequence, copied out of the KV buffer and into it again.
+//! The bytes of the RAM tier: blocks of a sequence, or all of it, copied out of the memory and into it again.
 //!
 //! llama.cpp saves and restores whole sequences. A block is a part of one: it is shared with a temporary sequence, and
 //! that is saved; restored into the temporary sequence, it is shared with the one that it belongs to, positions kept.
@@ -7,6 +7,7 @@ use super::context::Context;
 use super::ffi::{self, guarded};
 use super::machine::available_memory;
 use super::ops::{Rules, remove};
+use super::state::{get, set};
 use crate::core::{BlobId, OpResult, SeqId};
 use std::collections::BTreeMap;
 
@@ -19,49 +20,54 @@ const MOST_BYTES: u64 = 8 << 30;
 
 struct Blob {
     from: u32,
+    len: u32,
     state: Box<[u8]>,
 }
 
-/// The saved blocks, and the sequence through which they pass.
+/// The saved blocks, and the sequence through which they pass where they are parts of one.
 pub(super) struct Blobs {
     saved: BTreeMap<BlobId, Blob>,
-    passage: SeqId,
-    /// Cells of the buffer.
+    /// It can be computed, and nobody else uses it. None where whole sequences are saved.
+    passage: Option<SeqId>,
+    /// Cells of the buffer, where sequences share one.
     n_cells: u32,
 }
 
 impl Blobs {
-    /// No block yet. `passage` can be computed, and nobody else uses it.
-    pub(super) const fn new(passage: SeqId, n_cells: u32) -> Self {
+    /// No block yet.
+    pub(super) const fn new(passage: Option<SeqId>, n_cells: u32) -> Self {
         Self { saved: BTreeMap::new(), passage, n_cells }
     }
 
-    /// Copy one block of a sequence.
+    /// Copy positions `from..from + len` of a sequence: a block, or all that it holds.
     pub(super) fn save(
         &mut self,
         context: &mut Context,
         rules: Rules,
         seq: SeqId,
-        from: u32,
+        (from, len): (u32, u32),
         blob: BlobId,
     ) -> OpResult {
-        let holds = rules.held(context, seq).is_some_and(|(first, last)| first <= from && last + 1 >= from + BLOCK);
-        if !holds {
-            return OpResult::Refused(format!("sequence {seq} does not hold {BLOCK} positions from {from}"));
-        }
-        let state = share(context, seq, self.passage, from).and_then(|()| get(context, self.passage));
-        let emptied = remove(context, self.passage, -1);
-        match state.and_then(|state| emptied.map(|()| state)) {
+        let held = rules.held(context, seq);
+        let state = match (self.passage, held) {
+            (Some(passage), Some((first, last))) if first <= from && last + 1 >= from + len => {
+                let state = share(context, seq, passage, from, len).and_then(|()| get(context, passage));
+                remove(context, passage, -1).and(state)
+            }
+            (None, Some((_, last))) if from == 0 && last + 1 == len => get(context, seq),
+            (Some(_) | None, _) => Err(format!("sequence {seq} does not hold {len} positions from {from}: {held:?}")),
+        };
+        match state {
             Ok(state) => {
                 let n_bytes = state.len() as u64;
-                self.saved.insert(blob, Blob { from, state });
+                self.saved.insert(blob, Blob { from, len, state });
                 OpResult::Saved { n_bytes }
             }
             Err(reason) => OpResult::Refused(reason),
         }
     }
 
-    /// Append blocks to a sequence that holds `from` positions.
+    /// Append blocks to a sequence that holds `from` positions, or give an empty one a whole state.
     pub(super) fn restore(
         &self,
         context: &mut Context,
@@ -72,25 +78,32 @@ impl Blobs {
     ) -> OpResult {
         let mut at = from;
         for (n_blobs, id) in (0..).zip(blobs) {
+            let came = |lost| OpResult::Restored { n_blobs, n_tokens: at - from, lost };
             let n_held = rules.held(context, seq).map_or(0, |(_, last)| last + 1);
-            let n_used = context.used_cells(seq).unwrap_or(self.n_cells);
-            if n_held != at || n_used + BLOCK > self.n_cells {
-                return OpResult::Restored { n_blobs, lost: false };
+            let Some(blob) = self.saved.get(id).filter(|blob| blob.from == at) else { return came(true) };
+            if n_held != at || !self.has_room(context, rules, seq, blob.len) {
+                return came(false);
             }
-            let Some(blob) = self.saved.get(id).filter(|blob| blob.from == at) else {
-                return OpResult::Restored { n_blobs, lost: true };
-            };
-            let arrived = set(context, self.passage, &blob.state)
-                .and_then(|()| share(context, self.passage, seq, at))
-                .and_then(|()| remove(context, self.passage, -1));
-            if arrived.is_err() || rules.held(context, seq) != Some((0, at + BLOCK - 1)) {
-                let _ = remove(context, self.passage, -1);
-                let _ = rules.trim(context, seq, at);
-                return OpResult::Restored { n_blobs, lost: true };
+            let arrived = self.arrive(context, seq, blob);
+            let holds = rules.held(context, seq).is_some_and(|(_, last)| last + 1 == at + blob.len);
+            if arrived.is_err() || !holds {
+                let _ = if at == 0 { rules.remove(context, seq) } else { rules.trim(context, seq, at) };
+                return came(true);
             }
-            at += BLOCK;
+            at += blob.len;
         }
-        OpResult::Restored { n_blobs: blobs.len() as u32, lost: false }
+        OpResult::Restored { n_blobs: blobs.len() as u32, n_tokens: at - from, lost: false }
+    }
+
+    fn has_room(&self, context: &Context, rules: Rules, seq: SeqId, len: u32) -> bool {
+        !rules.unified || context.used_cells(seq).is_none_or(|n_used| n_used + len <= self.n_cells)
+    }
+
+    fn arrive(&self, context: &mut Context, seq: SeqId, blob: &Blob) -> Result<(), String> {
+        let Some(passage) = self.passage else { return set(context, seq, &blob.state) };
+        let arrived = set(context, passage, &blob.state);
+        let arrived = arrived.and_then(|()| share(context, passage, seq, blob.from, blob.len));
+        remove(context, passage, -1).and(arrived)
     }
 
     /// Give a block's memory back.
@@ -99,47 +112,14 @@ impl Blobs {
     }
 }
 
-/// What a block takes at most, from what one position takes.
-pub(super) fn block_bytes(context: &mut Context, one_position: SeqId) -> u64 {
-    size(context, one_position).map_or(0, |n| n as u64 * u64::from(BLOCK))
-}
-
 /// What all blocks may take where the options do not say.
 pub(super) fn default_bytes() -> u64 {
     available_memory().map_or(0, |free| (free / SHARE).min(MOST_BYTES))
 }
 
-/// Let `to` share one block of `from`.
-fn share(context: &mut Context, from: SeqId, to: SeqId, at: u32) -> Result<(), String> {
-    let (from, to, first, end) = (from.0 as i32, to.0 as i32, at as i32, (at + BLOCK) as i32);
+/// Let `to` share positions `at..at + len` of `from`.
+fn share(context: &mut Context, from: SeqId, to: SeqId, at: u32, len: u32) -> Result<(), String> {
+    let (from, to, first, end) = (from.0 as i32, to.0 as i32, at as i32, (at + len) as i32);
     // SAFETY: the context is alive and has a memory; both ids are below its limit and in one buffer.
     guarded(|err, cap| unsafe { ffi::lb_seq_cp(context.as_ptr(), from, to, first, end, err, cap) }).map(drop)
-}
-
-fn size(context: &mut Context, seq: SeqId) -> Result<usize, String> {
-    let mut n = 0;
-    let nothing = std::ptr::null_mut();
-    // SAFETY: the context is alive; without a buffer the size alone is asked.
-    guarded(|err, cap| unsafe { ffi::lb_state_get(context.as_ptr(), seq.0 as i32, nothing, 0, &raw mut n, err, cap) })?;
-    if n > 0 { Ok(n) } else { Err(format!("the state of sequence {seq} has no size")) }
-}
-
-fn get(context: &mut Context, seq: SeqId) -> Result<Box<[u8]>, String> {
-    let mut state = vec![0; size(context, seq)?].into_boxed_slice();
-    let mut n = 0;
-    // SAFETY: the context is alive, and the buffer is as long as it says.
-    guarded(|err, cap| unsafe {
-        let (buffer, len) = (state.as_mut_ptr(), state.len());
-        ffi::lb_state_get(context.as_ptr(), seq.0 as i32, buffer, len, &raw mut n, err, cap)
-    })?;
-    if n == state.len() { Ok(state) } else { Err(format!("the state of sequence {seq} could not be saved")) }
-}
-
-fn set(context: &mut Context, seq: SeqId, state: &[u8]) -> Result<(), String> {
-    let mut n = 0;
-    // SAFETY: the context is alive, and the buffer is as long as it says; it was written by the same context.
-    guarded(|err, cap| unsafe {
-        ffi::lb_state_set(context.as_ptr(), seq.0 as i32, state.as_ptr(), state.len(), &raw mut n, err, cap)
-    })?;
-    if n == state.len() { Ok(()) } else { Err("a saved state was refused".into()) }
 }

@@ -1,7 +1,7 @@
 //! The simulated KV cells, one by one: what the core's account of spans is held against.
 
 use super::extend_hash;
-use crate::core::{Row, SeqId};
+use crate::core::{Limits, MemoryKind, Row, SeqId};
 use std::collections::BTreeMap;
 
 /// One cell: who shares it, and what the tokens up to it hash to.
@@ -11,23 +11,48 @@ struct Cell {
     hash: u64,
 }
 
+/// What a sequence holds.
+#[derive(Clone, Debug, Default)]
+struct Sequence {
+    cells: Vec<usize>,
+    /// The first position that is there; those before it have left the window, although the simulation keeps their cells.
+    first: u32,
+}
+
+/// What was saved of a sequence.
+#[derive(Clone, Debug)]
+pub(super) struct Saved {
+    hashes: Vec<u64>,
+    first: u32,
+}
+
+impl Saved {
+    pub(super) fn len(&self) -> u32 {
+        self.hashes.len() as u32
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Cells {
     all: Vec<Cell>,
     free: Vec<usize>,
-    sequences: BTreeMap<SeqId, Vec<usize>>,
+    sequences: BTreeMap<SeqId, Sequence>,
     n_ctx_seq: u32,
-    unified: bool,
+    memory: MemoryKind,
+    is_pool: bool,
 }
 
 impl Cells {
-    pub(super) fn new(n_ctx: u32, n_ctx_seq: u32, unified: bool) -> Self {
+    pub(super) fn new(limits: &Limits) -> Self {
+        // Without a pool each sequence has its own, as long as it may get.
+        let n = if limits.is_pool { limits.n_ctx } else { limits.n_ctx_seq * limits.n_seq_max };
         Self {
-            all: vec![Cell::default(); n_ctx as usize],
-            free: (0..n_ctx as usize).rev().collect(),
+            all: vec![Cell::default(); n as usize],
+            free: (0..n as usize).rev().collect(),
             sequences: BTreeMap::new(),
-            n_ctx_seq,
-            unified,
+            n_ctx_seq: limits.n_ctx_seq,
+            memory: limits.memory,
+            is_pool: limits.is_pool,
         }
     }
 
@@ -35,8 +60,18 @@ impl Cells {
         (self.all.len() - self.free.len()) as u32
     }
 
+    /// Sequences that hold anything.
+    pub(super) fn n_sequences(&self) -> u32 {
+        self.sequences.len() as u32
+    }
+
     pub(super) fn len(&self, seq: SeqId) -> u32 {
-        self.sequences.get(&seq).map_or(0, Vec::len) as u32
+        self.sequences.get(&seq).map_or(0, |held| held.cells.len()) as u32
+    }
+
+    /// The first position that a sequence still has.
+    pub(super) fn first(&self, seq: SeqId) -> u32 {
+        self.sequences.get(&seq).map_or(0, |held| held.first)
     }
 
     pub(super) fn sequences(&self) -> Vec<SeqId> {
@@ -44,11 +79,11 @@ impl Cells {
     }
 
     pub(super) fn hash_at(&self, seq: SeqId, pos: u32) -> u64 {
-        self.all[self.sequences[&seq][pos as usize]].hash
+        self.all[self.sequences[&seq].cells[pos as usize]].hash
     }
 
     pub(super) fn have_room_for(&self, rows: &[Row]) -> bool {
-        if self.unified {
+        if self.is_pool {
             return rows.len() <= self.free.len();
         }
         rows.iter().all(|row| row.pos < self.n_ctx_seq)
@@ -56,31 +91,57 @@ impl Cells {
 
     pub(super) fn append(&mut self, rows: &[Row]) {
         for row in rows {
-            let path = self.sequences.entry(row.seq).or_default();
-            let before = path.last().map_or(0, |at| self.all[*at].hash);
-            let at = self.free.pop().expect("room was checked");
-            self.all[at] = Cell { n_holders: 1, hash: extend_hash(before, row.token) };
-            path.push(at);
+            let before = self.sequences.get(&row.seq).and_then(|held| held.cells.last());
+            let before = before.map_or(0, |at| self.all[*at].hash);
+            self.push(row.seq, extend_hash(before, row.token));
         }
     }
 
+    fn push(&mut self, seq: SeqId, hash: u64) {
+        let at = self.free.pop().expect("room was checked");
+        self.all[at] = Cell { n_holders: 1, hash };
+        let held = self.sequences.entry(seq).or_default();
+        held.cells.push(at);
+        held.first = held.first.max(self.memory.first_copied(held.cells.len() as u32));
+    }
+
+    /// Whether a token at this position finds its window.
+    pub(super) fn sees_window(&self, seq: SeqId, pos: u32) -> bool {
+        self.memory.is_recurrent() || self.memory.can_cut(self.first(seq), u32::MAX, pos)
+    }
+
+    /// Whether a sequence can go on after its first `len` positions.
+    pub(super) fn can_cut(&self, seq: SeqId, len: u32) -> bool {
+        self.memory.can_cut(self.first(seq), self.len(seq), len)
+    }
+
+    /// Whether there is room for a copy.
+    pub(super) fn can_copy(&self, len: u32) -> bool {
+        self.is_pool || len as usize <= self.free.len()
+    }
+
     pub(super) fn copy(&mut self, from: SeqId, to: SeqId, len: u32) {
-        let shared: Vec<usize> =
-            self.sequences.get(&from).map_or(&[][..], Vec::as_slice).iter().take(len as usize).copied().collect();
-        for at in &shared {
-            self.all[*at].n_holders += 1;
+        let held = self.sequences.get(&from).cloned().unwrap_or_default();
+        let first = held.first;
+        for at in held.cells.into_iter().take(len as usize) {
+            if self.is_pool {
+                self.all[at].n_holders += 1;
+                self.sequences.entry(to).or_default().cells.push(at);
+            } else {
+                self.push(to, self.all[at].hash);
+            }
         }
-        if !shared.is_empty() {
-            self.sequences.insert(to, shared);
+        if let Some(held) = self.sequences.get_mut(&to) {
+            held.first = first;
         }
     }
 
     pub(super) fn trim(&mut self, seq: SeqId, len: u32) {
-        let Some(path) = self.sequences.get_mut(&seq) else { return };
-        if len as usize >= path.len() {
+        let Some(held) = self.sequences.get_mut(&seq) else { return };
+        if len as usize >= held.cells.len() {
             return;
         }
-        for at in path.split_off(len as usize) {
+        for at in held.cells.split_off(len as usize) {
             self.all[at].n_holders -= 1;
             if self.all[at].n_holders == 0 {
                 self.free.push(at);
@@ -91,21 +152,22 @@ impl Cells {
         }
     }
 
-    /// What a block of cells holds.
-    pub(super) fn block(&self, seq: SeqId, from: u32, n: u32) -> Vec<u64> {
-        let path = &self.sequences[&seq][from as usize..(from + n) as usize];
-        path.iter().map(|at| self.all[*at].hash).collect()
+    /// What so many positions hold.
+    pub(super) fn save(&self, seq: SeqId, from: u32, n: u32) -> Saved {
+        let path = &self.sequences[&seq].cells[from as usize..(from + n) as usize];
+        Saved { hashes: path.iter().map(|at| self.all[*at].hash).collect(), first: self.first(seq) }
     }
 
     /// Append cells that hold this; whether there was room.
-    pub(super) fn append_block(&mut self, seq: SeqId, block: &[u64]) -> bool {
-        if block.len() > self.free.len() {
+    pub(super) fn restore(&mut self, seq: SeqId, saved: &Saved) -> bool {
+        if saved.hashes.len() > self.free.len() {
             return false;
         }
-        for hash in block {
-            let at = self.free.pop().expect("room was checked");
-            self.all[at] = Cell { n_holders: 1, hash: *hash };
-            self.sequences.entry(seq).or_default().push(at);
+        for hash in &saved.hashes {
+            self.push(seq, *hash);
+        }
+        if let Some(held) = self.sequences.get_mut(&seq) {
+            held.first = held.first.max(saved.first);
         }
         true
     }

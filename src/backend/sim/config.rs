@@ -1,6 +1,6 @@
 //! What is simulated.
 
-use crate::core::{Limits, MemoryKind};
+use crate::core::{Limits, MemoryKind, StateSize};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -90,7 +90,8 @@ pub struct SimConfig {
     pub kv_unified: bool,
     /// Positions of a block of the RAM tier, where the memory has blocks.
     pub block: u32,
-    /// What the RAM tier may take, where the options do not say; a block takes 1 KiB. Unit: bytes.
+    /// What the RAM tier may take, where the options do not say; a block takes 1 KiB, a whole sequence 16 bytes more for
+    /// each position. Unit: bytes.
     pub ram_bytes: u64,
     /// Of the faults' randomness.
     pub seed: u64,
@@ -127,19 +128,20 @@ impl Default for SimConfig {
 impl SimConfig {
     /// The limits of such a backend, as llama.cpp would set them.
     pub fn limits(&self) -> Limits {
-        let forks = self.kv_unified && self.memory == MemoryKind::Full;
-        let n_seq_max = if forks { self.n_parallel + 2 } else { self.n_parallel };
+        let has_cache_ids = self.kv_unified && self.memory == MemoryKind::Full;
+        let n_seq_max = if self.kv_unified { self.n_parallel + 2 } else { self.n_parallel };
+        let per_state = if has_cache_ids { 0 } else { 16 };
         Limits {
             n_ctx: self.n_ctx,
             n_ctx_seq: if self.kv_unified { self.n_ctx } else { (self.n_ctx / self.n_parallel).max(1) },
             n_batch: self.n_batch,
             n_seq_max,
-            n_seq_ids: if forks { 256 } else { n_seq_max },
+            n_seq_ids: if has_cache_ids { 256 } else { n_seq_max },
             n_vocab: self.n_vocab.max(512),
             memory: self.memory,
-            kv_unified: self.kv_unified,
-            block: if forks { self.block } else { 0 },
-            block_bytes: 1024,
+            is_pool: self.kv_unified && self.memory != MemoryKind::Recurrent,
+            block: if has_cache_ids { self.block } else { 0 },
+            state: StateSize { fixed: 1024, per_token: per_state, per_window_token: 0 },
             ram_bytes: self.ram_bytes,
         }
     }

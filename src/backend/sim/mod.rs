@@ -18,7 +18,7 @@ use crate::core::{
     SamplingParams, SeqId, SeqPositions, Token,
 };
 use crate::core::{GOLDEN, mix};
-use cells::Cells;
+use cells::{Cells, Saved};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -32,7 +32,7 @@ pub struct SimBackend {
     cells: Cells,
     samplers: BTreeMap<RequestId, Sampler>,
     /// The RAM tier: what the cells of each block held.
-    blobs: BTreeMap<BlobId, Vec<u64>>,
+    blobs: BTreeMap<BlobId, Saved>,
     injected: VecDeque<Fault>,
     random: u64,
     abort: Arc<AtomicBool>,
@@ -49,7 +49,7 @@ impl SimBackend {
     pub fn new(config: SimConfig) -> Self {
         let limits = config.limits();
         Self {
-            cells: Cells::new(limits.n_ctx, limits.n_ctx_seq, limits.kv_unified),
+            cells: Cells::new(&limits),
             random: config.seed,
             config,
             limits,
@@ -65,9 +65,12 @@ impl SimBackend {
         self.injected.push_back(fault);
     }
 
-    /// Cells in use: the truth that the core's account is held against.
+    /// Cells in use, in the unit of the memory: the truth that the core's account is held against.
     pub fn n_cells_used(&self) -> u32 {
-        self.cells.n_used()
+        match self.limits.memory {
+            MemoryKind::Recurrent => self.cells.n_sequences(),
+            MemoryKind::Full | MemoryKind::SlidingWindow(_) | MemoryKind::Hybrid => self.cells.n_used(),
+        }
     }
 
     /// Positions that a sequence holds.
@@ -99,7 +102,7 @@ impl SimBackend {
                 self.cells.trim(*seq, 0);
                 OpResult::Done
             }
-            Op::Save { seq, from, blob } => self.save(*seq, *from, *blob),
+            Op::Save { seq, from, len, blob } => self.save(*seq, *from, *len, *blob),
             Op::Restore { seq, from, blobs } => self.restore(*seq, *from, blobs),
             Op::Forget(blob) => {
                 self.blobs.remove(blob);
@@ -108,35 +111,43 @@ impl SimBackend {
         }
     }
 
-    fn save(&mut self, seq: SeqId, from: u32, blob: BlobId) -> OpResult {
+    fn save(&mut self, seq: SeqId, from: u32, len: u32, blob: BlobId) -> OpResult {
         self.assert_known(seq);
-        let n = self.limits.block;
-        assert!(n > 0, "this memory has no blocks");
+        let n_held = self.cells.len(seq);
+        if self.limits.block > 0 {
+            assert_eq!(len, self.limits.block, "a block has its length");
+        } else {
+            assert_eq!(from, 0, "only whole sequences can be saved");
+        }
+        let is_whole = self.limits.block > 0 || len == n_held;
         if self.strikes(|fault| *fault == Fault::RefuseSave, |rates| rates.refuse_save)
-            || self.cells.len(seq) < from + n
+            || n_held < from + len
+            || !is_whole
         {
             return OpResult::Refused("injected: save refused".into());
         }
-        let twice = self.blobs.insert(blob, self.cells.block(seq, from, n));
+        let twice = self.blobs.insert(blob, self.cells.save(seq, from, len));
         assert!(twice.is_none(), "block {blob} is saved twice");
-        OpResult::Saved { n_bytes: self.limits.block_bytes }
+        OpResult::Saved { n_bytes: self.limits.state.bytes(self.limits.memory, len) }
     }
 
     fn restore(&mut self, seq: SeqId, from: u32, blobs: &[BlobId]) -> OpResult {
         self.assert_known(seq);
+        let mut n_tokens = 0;
         if self.cells.len(seq) != from {
-            return OpResult::Restored { n_blobs: 0, lost: false };
+            return OpResult::Restored { n_blobs: 0, n_tokens, lost: false };
         }
         for (n_blobs, blob) in (0..).zip(blobs) {
             let strikes = self.strikes(|fault| *fault == Fault::RefuseRestore, |rates| rates.refuse_restore);
-            let Some(block) = self.blobs.get(blob).filter(|_| !strikes) else {
-                return OpResult::Restored { n_blobs, lost: true };
+            let Some(saved) = self.blobs.get(blob).filter(|_| !strikes) else {
+                return OpResult::Restored { n_blobs, n_tokens, lost: true };
             };
-            if !self.cells.append_block(seq, block) {
-                return OpResult::Restored { n_blobs, lost: false };
+            if !self.cells.restore(seq, saved) {
+                return OpResult::Restored { n_blobs, n_tokens, lost: false };
             }
+            n_tokens += saved.len();
         }
-        OpResult::Restored { n_blobs: blobs.len() as u32, lost: false }
+        OpResult::Restored { n_blobs: blobs.len() as u32, n_tokens, lost: false }
     }
 
     fn open(&mut self, request: RequestId, sampling: &SamplingParams) -> OpResult {
@@ -151,10 +162,12 @@ impl SimBackend {
     fn copy(&mut self, from: SeqId, to: SeqId, len: u32) -> OpResult {
         self.assert_known(from);
         self.assert_known(to);
-        assert!(self.limits.kv_unified, "a copy between two streams leaks one into the other");
         assert_eq!(self.cells.len(to), 0, "a copy into a sequence that is not empty");
         if self.strikes(|fault| *fault == Fault::RefuseCopy, |rates| rates.refuse_copy) {
             return OpResult::Refused("injected: copy refused".into());
+        }
+        if !self.cells.can_cut(from, len) || !self.cells.can_copy(len) {
+            return OpResult::Refused(format!("{len} positions of sequence {from} cannot be copied"));
         }
         self.cells.copy(from, to, len);
         OpResult::Done
@@ -162,9 +175,8 @@ impl SimBackend {
 
     fn trim(&mut self, seq: SeqId, len: u32) -> OpResult {
         self.assert_known(seq);
-        let shortens = len < self.cells.len(seq);
-        if shortens && self.limits.memory == MemoryKind::Recurrent {
-            return OpResult::Refused("a recurrent state cannot go back".into());
+        if 0 < len && len < self.cells.len(seq) && !self.cells.can_cut(seq, len) {
+            return OpResult::Refused(format!("sequence {seq} cannot go back to {len} positions"));
         }
         if self.strikes(|fault| *fault == Fault::RefuseTrim, |rates| rates.refuse_trim) {
             return OpResult::Refused("injected: trim refused".into());
@@ -187,6 +199,8 @@ impl SimBackend {
             assert!(u32::try_from(row.token).is_ok_and(|t| t < self.limits.n_vocab), "token {} is unknown", row.token);
             let pos = next.entry(row.seq).or_insert_with(|| self.cells.len(row.seq));
             assert_eq!(row.pos, *pos, "positions of sequence {} follow each other", row.seq);
+            let is_there = self.cells.sees_window(row.seq, row.pos);
+            assert!(is_there, "sequence {} lost what position {} looks back on", row.seq, row.pos);
             *pos += 1;
             assert!(!row.draws || self.samplers.contains_key(&row.request), "request {} cannot draw", row.request);
         }
@@ -260,11 +274,7 @@ impl SimBackend {
 
     fn held(&self, seq: SeqId) -> Option<(u32, u32)> {
         let len = self.cells.len(seq);
-        let first = match self.limits.memory {
-            MemoryKind::SlidingWindow(window) => len.saturating_sub(window),
-            MemoryKind::Full | MemoryKind::Recurrent => 0,
-        };
-        (len > 0).then(|| (first, len - 1))
+        (len > 0).then(|| (self.cells.first(seq), len - 1))
     }
 
     fn failed(&self, rows: &[Row], status: PassStatus) -> DecodeOutcome {
@@ -307,13 +317,13 @@ impl Backend for SimBackend {
         let drawn: Vec<RowOutcome> = rows.iter().filter(|row| row.draws).map(|row| self.draw(row)).collect();
         let positions = match self.limits.memory {
             MemoryKind::SlidingWindow(_) => self.positions(self.cells.sequences().into_iter()),
-            MemoryKind::Full | MemoryKind::Recurrent => Vec::new(),
+            MemoryKind::Full | MemoryKind::Recurrent | MemoryKind::Hybrid => Vec::new(),
         };
         DecodeOutcome { status: PassStatus::Done, rows: drawn, positions, eval, sample: Duration::ZERO }
     }
 
     fn abort_flag(&self) -> Option<Arc<AtomicBool>> {
-        (self.limits.memory != MemoryKind::Recurrent).then(|| Arc::clone(&self.abort))
+        (!self.limits.memory.is_recurrent()).then(|| Arc::clone(&self.abort))
     }
 }
 

@@ -1,13 +1,15 @@
 //! The scheduler over llama.cpp itself: its account of cells against what llama.cpp counts, after every work.
 
-use super::{long, model};
+use super::{model, named};
 use llama_batch::backend::Backend;
-use llama_batch::backend::llama::LlamaBackend;
+use llama_batch::backend::llama::{LlamaBackend, Model, load};
 use llama_batch::core::{
-    Event, FinishReason, Mode, Outcome, Request, RequestId, Scheduler, SchedulerOptions, SeqId, Time, Token, Work,
+    Event, FinishReason, MemoryKind, Mode, Outcome, Request, RequestId, Scheduler, SchedulerOptions, SeqId, Time,
+    Token, Work,
 };
 use llama_batch::options::{RequestOptions, StartOptions};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A scheduler over a small KV cache of llama.cpp's, and the tokens that each request got.
 struct Harness {
@@ -25,6 +27,20 @@ impl Harness {
         self.scheduler.submit(Time(id), request).unwrap();
     }
 
+    /// The account, against llama.cpp's own count.
+    fn check_cells(&self) {
+        let limits = self.backend.limits();
+        if limits.is_pool {
+            let counted = self.backend.used_cells(SeqId(0));
+            assert_eq!(counted, Some(self.scheduler.stats().kv_cells_used), "llama.cpp's own count of cells");
+        }
+        // Each sequence has a window of its own, and what was computed since cells were last taken back.
+        if let (MemoryKind::SlidingWindow(window), Some(n)) = (limits.memory, self.backend.window_cells(SeqId(0))) {
+            let most = window * limits.n_seq_max + limits.n_batch;
+            assert!(n <= most.next_multiple_of(256).max(limits.n_ctx), "{n} cells of windows");
+        }
+    }
+
     /// One work; whether there was any.
     fn step(&mut self) -> bool {
         let Some(work) = self.scheduler.plan(Time(1_000)) else { return false };
@@ -36,8 +52,7 @@ impl Harness {
         self.scheduler.apply(Time(1_000), work, outcome);
         self.scheduler.check();
         if self.scheduler.is_settled() {
-            let counted = self.backend.used_cells(SeqId(0));
-            assert_eq!(counted, Some(self.scheduler.stats().kv_cells_used), "llama.cpp's own count of cells");
+            self.check_cells();
         }
         while let Some(event) = self.scheduler.poll_event() {
             match event {
@@ -50,22 +65,17 @@ impl Harness {
     }
 }
 
-#[test]
-#[ignore = "needs LLAMA_BATCH_TEST_MODEL"]
-fn the_account_of_cells_is_what_llama_cpp_counts_whatever_happens() {
-    let options = StartOptions {
-        n_ctx: 512,
-        n_parallel: 3,
-        n_threads: 1,
-        prompt_cache_ram_mb: Some(64),
-        ..StartOptions::default()
-    };
-    let backend = LlamaBackend::new(model(), &options).unwrap();
-    let scheduler = Scheduler::new(SchedulerOptions::from(&options), backend.limits());
+/// Eight requests with common beginnings, more than the cells can hold, one of them cancelled: what came of them.
+fn serve(model: Arc<Model>, options: &StartOptions) -> Harness {
+    let backend = LlamaBackend::new(Arc::clone(&model), options).unwrap();
+    let scheduler = Scheduler::new(SchedulerOptions::from(options), backend.limits());
     let mut all = Harness { scheduler, backend, tokens: BTreeMap::new(), ends: BTreeMap::new() };
-    let common = long(&model(), 200);
-    let prompt =
-        |id: u64| -> Vec<Token> { [&common[..100 + 20 * (id as usize % 5)], &common[id as usize..60]].concat() };
+    let n_vocab = all.backend.limits().n_vocab as u64;
+    let token = |which: u64, at: u64| ((which * 37 + at * (which + 5)) % (n_vocab - 20) + 10) as Token;
+    let prompt = |id: u64| -> Vec<Token> {
+        let common = (0..100 + 20 * (id % 5)).map(|at| token(1, at));
+        common.chain((0..60 - id).map(|at| token(id + 7, at))).collect()
+    };
     for id in 1..=8 {
         all.submit(id, &prompt(id), 40);
     }
@@ -77,8 +87,34 @@ fn the_account_of_cells_is_what_llama_cpp_counts_whatever_happens() {
             all.scheduler.cancel(Time(1_000), RequestId(2));
         }
     }
-    let stats = all.scheduler.stats();
     assert_eq!(all.ends.len(), 8, "everybody ended");
-    assert!(stats.n_evicted > 0 && stats.n_prefix_cache_tokens > 0 && stats.ram_cache_entries > 0, "{stats:?}");
     assert!(all.ends.iter().all(|(id, end)| *id == 2 || *end != FinishReason::Cancelled));
+    all
+}
+
+fn small() -> StartOptions {
+    StartOptions { n_ctx: 512, n_parallel: 3, n_threads: 1, prompt_cache_ram_mb: Some(64), ..StartOptions::default() }
+}
+
+#[test]
+#[ignore = "needs LLAMA_BATCH_TEST_MODEL"]
+fn the_account_of_cells_is_what_llama_cpp_counts_whatever_happens() {
+    let stats = serve(model(), &small()).scheduler.stats();
+    assert!(stats.n_evicted > 0 && stats.n_prefix_cache_tokens > 0 && stats.ram_cache_entries > 0, "{stats:?}");
+}
+
+#[test]
+#[ignore = "needs LLAMA_BATCH_TEST_MODEL"]
+fn the_account_holds_for_every_kind_of_memory() {
+    for variable in ["LLAMA_BATCH_TEST_SLIDING", "LLAMA_BATCH_TEST_RECURRENT", "LLAMA_BATCH_TEST_HYBRID"] {
+        let Some(path) = named(variable) else { continue };
+        let model = load(&StartOptions::default(), &path, &|_| true).unwrap();
+        for (swa_full, kv_unified) in [(false, true), (true, true), (false, false)] {
+            let n_ctx = if kv_unified { 512 } else { 3 * 512 };
+            let options = StartOptions { n_ctx, swa_full, kv_unified: Some(kv_unified), ..small() };
+            let all = serve(Arc::clone(&model), &options);
+            let stats = all.scheduler.stats();
+            assert!(stats.n_prefix_cache_tokens > 0 && stats.ram_cache_entries > 0, "{variable}: {stats:?}");
+        }
+    }
 }

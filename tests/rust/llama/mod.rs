@@ -4,8 +4,9 @@
 //! LLAMA_BATCH_TEST_MODEL=SmolLM2-135M-Instruct.gguf cargo test --release -- --include-ignored
 //! ```
 //!
-//! `LLAMA_BATCH_TEST_SLIDING` and `LLAMA_BATCH_TEST_RECURRENT` name a model with a sliding window (Gemma 3) and a
-//! recurrent one. The tests of a kind whose model is not named do nothing.
+//! `LLAMA_BATCH_TEST_SLIDING`, `LLAMA_BATCH_TEST_RECURRENT` and `LLAMA_BATCH_TEST_HYBRID` name a model with a sliding
+//! window, a recurrent one, and one of both; `tests/stand_ins/tiny_models.py` writes such. The tests of a kind whose
+//! model is not named do nothing.
 
 mod account;
 mod files;

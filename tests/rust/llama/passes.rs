@@ -71,14 +71,14 @@ fn limits_say_what_was_asked_for() {
     let limits = LlamaBackend::new(model(), &options()).unwrap().limits();
     assert_eq!((limits.n_ctx, limits.n_ctx_seq, limits.n_batch), (2048, 2048, 512));
     assert_eq!((limits.n_seq_max, limits.n_seq_ids), (6, 256));
-    assert_eq!((limits.memory, limits.kv_unified), (MemoryKind::Full, true));
+    assert_eq!((limits.memory, limits.is_pool), (MemoryKind::Full, true));
     let small = StartOptions { n_ctx: 100, n_batch: Some(3), n_cache_seqs: Some(5), ..options() };
     let limits = LlamaBackend::new(model(), &small).unwrap().limits();
     assert_eq!((limits.n_ctx, limits.n_ctx_seq, limits.n_batch, limits.n_seq_ids), (100, 100, 3, 11));
     let split = StartOptions { kv_unified: Some(false), ..options() };
     let limits = LlamaBackend::new(model(), &split).unwrap().limits();
     assert_eq!((limits.n_ctx, limits.n_ctx_seq), (2048, 512));
-    assert_eq!((limits.n_seq_max, limits.n_seq_ids, limits.kv_unified), (4, 4, false));
+    assert_eq!((limits.n_seq_max, limits.n_seq_ids, limits.is_pool), (4, 4, false));
     let trained = StartOptions { n_ctx: 0, n_parallel: 1, ..options() };
     assert_eq!(LlamaBackend::new(model(), &trained).unwrap().limits().n_ctx, model().n_ctx_train());
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use llama_batch::backend::sim::Latency;
-use llama_batch::core::{MemoryKind, PrefixSource};
+use llama_batch::core::PrefixSource;
 use llama_batch::error::TimeoutKind;
 use llama_batch::options::{BatchStrategy, Key, StrategyOption};
 use std::time::Duration;
@@ -108,23 +108,6 @@ fn who_awaits_a_prefix_does_not_stall_while_it_is_being_computed() {
         assert_eq!(seen.end(id), &Ok(FinishReason::MaxTokens));
     }
     assert_eq!(prefilled(&sim), 310);
-}
-
-#[test]
-fn memories_that_cannot_fork_compute_each_alone() {
-    for (memory, kv_unified) in [(MemoryKind::Recurrent, true), (MemoryKind::Full, false)] {
-        let config = SimConfig { memory, kv_unified, ..config(2, 8192) };
-        let mut sim = Simulation::new(config, options(2));
-        let burst: Vec<Request> = (1..=2).map(|id| sharing(id, 100, 5)).collect();
-        for r in &burst {
-            sim.submit(r.clone()).expect("room");
-        }
-        let seen = run_all(&mut sim);
-        assert_eq!(prefilled(&sim), 210);
-        for r in &burst {
-            assert_eq!(seen.text[&r.id.0], alone(r));
-        }
-    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The scheduler over the simulated backend.
 
 mod donors;
+mod memories;
 mod pressure;
 mod promises;
 mod ram;

@@ -53,7 +53,12 @@ fn happening() -> impl Strategy<Value = Happening> {
 }
 
 fn world() -> impl Strategy<Value = (SimConfig, SchedulerOptions)> {
-    let memory = prop::sample::select(vec![MemoryKind::Full, MemoryKind::Recurrent, MemoryKind::SlidingWindow(16)]);
+    let memory = prop::sample::select(vec![
+        MemoryKind::Full,
+        MemoryKind::Recurrent,
+        MemoryKind::Hybrid,
+        MemoryKind::SlidingWindow(16),
+    ]);
     let strategy = prop::sample::select(vec![
         BatchStrategy::DecodeMaximal,
         BatchStrategy::PrefillPriority,

@@ -1,0 +1,92 @@
+//! The state of a sequence as bytes: what llama.cpp can take out of a memory and put into it again.
+
+use super::context::Context;
+use super::ffi::{self, guarded};
+use super::ops::Rules;
+use crate::core::{MemoryKind, SeqId, StateSize};
+
+/// Which part of a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    All,
+    /// What stands beside full attention: the window, or the recurrent state.
+    Beside,
+}
+
+/// The bytes that a sequence's state takes.
+pub(super) fn size(context: &mut Context, seq: SeqId, part: Part) -> Result<usize, String> {
+    let mut n = 0;
+    let (id, in_part, nothing) = (seq.0 as i32, part == Part::Beside, std::ptr::null_mut());
+    // SAFETY: the context is alive; without a buffer the size alone is asked.
+    guarded(|err, cap| unsafe { ffi::lb_state_get(context.as_ptr(), id, in_part, nothing, 0, &raw mut n, err, cap) })?;
+    if n > 0 { Ok(n) } else { Err(format!("the state of sequence {seq} has no size")) }
+}
+
+/// A sequence's state, in a buffer that fits it.
+pub(super) fn get(context: &mut Context, seq: SeqId) -> Result<Box<[u8]>, String> {
+    let mut state = vec![0; size(context, seq, Part::All)?];
+    fill(context, seq, &mut state)?;
+    Ok(state.into_boxed_slice())
+}
+
+fn fill(context: &mut Context, seq: SeqId, state: &mut [u8]) -> Result<(), String> {
+    let mut n = 0;
+    // SAFETY: the context is alive, and the buffer is as long as it says.
+    guarded(|err, cap| unsafe {
+        let (buffer, len) = (state.as_mut_ptr(), state.len());
+        ffi::lb_state_get(context.as_ptr(), seq.0 as i32, false, buffer, len, &raw mut n, err, cap)
+    })?;
+    if n == state.len() { Ok(()) } else { Err(format!("the state of sequence {seq} could not be saved")) }
+}
+
+/// Replace a sequence by a state.
+pub(super) fn set(context: &mut Context, seq: SeqId, state: &[u8]) -> Result<(), String> {
+    let mut n = 0;
+    // SAFETY: the context is alive, and the buffer is as long as it says.
+    guarded(|err, cap| unsafe {
+        ffi::lb_state_set(context.as_ptr(), seq.0 as i32, state.as_ptr(), state.len(), &raw mut n, err, cap)
+    })?;
+    if n == state.len() { Ok(()) } else { Err("a saved state was refused".into()) }
+}
+
+/// Give an empty sequence all that another holds, as cells of its own, by way of a buffer that is kept.
+pub(super) fn clone_into(context: &mut Context, from: SeqId, to: SeqId, buffer: &mut Vec<u8>) -> Result<(), String> {
+    buffer.resize(size(context, from, Part::All)?, 0);
+    fill(context, from, buffer)?;
+    set(context, to, buffer)
+}
+
+/// What states take, measured on a sequence of one position, and after another one was added.
+pub(super) struct Measured {
+    all: [usize; 2],
+    beside: [usize; 2],
+}
+
+impl Measured {
+    /// Measure a sequence of one position; then, once it has two, again.
+    pub(super) fn new() -> Self {
+        Self { all: [0; 2], beside: [0; 2] }
+    }
+
+    pub(super) fn measure(&mut self, context: &mut Context, rules: Rules, seq: SeqId) {
+        let Some((_, last)) = rules.held(context, seq) else { return };
+        let at = (last as usize).min(1);
+        self.all[at] = size(context, seq, Part::All).unwrap_or(0);
+        let windowed = matches!(rules.memory, MemoryKind::SlidingWindow(_));
+        self.beside[at] = if windowed { size(context, seq, Part::Beside).unwrap_or(0) } else { 0 };
+    }
+
+    pub(super) fn state_size(&self) -> StateSize {
+        let growth = |sizes: [usize; 2]| sizes[1].saturating_sub(sizes[0]) as u64;
+        let (per_token, per_window_token) = (growth(self.all), growth(self.beside));
+        StateSize {
+            // What is laid out by ranges of cells takes a little more where those are scattered.
+            fixed: (self.all[0] as u64).saturating_sub(per_token) + SLACK,
+            per_token: per_token.saturating_sub(per_window_token),
+            per_window_token,
+        }
+    }
+}
+
+/// Unit: bytes.
+const SLACK: u64 = 4096;
