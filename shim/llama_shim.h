@@ -82,6 +82,9 @@ enum lb_memory_kind lb_memory_kind_of(struct llama_context * ctx);
 int64_t lb_used_cells(struct llama_context * ctx, int32_t seq, bool windowed);
 // The highest cell in use, plus 1: how far each pass has to look; -1 where the memory has no cells.
 int64_t lb_span(struct llama_context * ctx);
+// Whose cells end at the highest one in use: positions p0..p1, at most `most`, that the same sequences hold. Writes those
+// sequences, at most `cap`, and returns how many they are; 0 where there are more, or none.
+int32_t lb_top(struct llama_context * ctx, int32_t most, int32_t * seqs, int32_t cap, int32_t * p0, int32_t * p1);
 
 // `n` receives what llama_tokenize, llama_token_to_piece and llama_detokenize return.
 int32_t lb_tokenize(const struct llama_vocab * vocab, const char * text, int32_t len, int32_t * tokens, int32_t cap, bool add_special, bool parse_special, int32_t * n, char * err, size_t err_cap);

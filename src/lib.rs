@@ -11,3 +11,4 @@ pub mod options;
 mod py;
 pub mod sampling;
 pub mod sim;
+pub mod store;

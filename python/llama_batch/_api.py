@@ -248,6 +248,7 @@ class EngineApi(Submits):
         timeout: float | None = None,
         queue_timeout: float | None = None,
         stall_timeout: float | None = 30.0,
+        priority: int = 0,
         cache_prompt: bool | None = None,
         session: Hashable | None = None,
         cache_scope: Hashable | None = None,
@@ -279,6 +280,8 @@ class EngineApi(Submits):
             queue_timeout: Time for waiting in the queue; None means no limit. Unit: seconds. From 0 to 1000000000.
             stall_timeout: Time in which a request that holds a slot makes no progress; None means no limit. Unit:
                 seconds. From 0 to 1000000000.
+            priority: Who goes first: the lower, the sooner it gets a slot, and the later it gives up its cells where
+                those run short. Equal ones go by arrival. From -1000000 to 1000000.
             cache_prompt: Reuse the tokens of earlier requests where the prompt begins the same, and keep this one's;
                 None means as the engine.
             session: Names a conversation: its next request prefers the sequence that its last one left. Routes only;
@@ -321,6 +324,7 @@ class EngineApi(Submits):
             "timeout": timeout,
             "queue_timeout": queue_timeout,
             "stall_timeout": stall_timeout,
+            "priority": priority,
             "cache_prompt": cache_prompt,
             "session": session,
             "cache_scope": cache_scope,
@@ -353,6 +357,7 @@ class EngineApi(Submits):
         timeout: float | None = None,
         queue_timeout: float | None = None,
         stall_timeout: float | None = 30.0,
+        priority: int = 0,
         cache_prompt: bool | None = None,
         session: Hashable | None = None,
         cache_scope: Hashable | None = None,
@@ -384,6 +389,8 @@ class EngineApi(Submits):
             queue_timeout: Time for waiting in the queue; None means no limit. Unit: seconds. From 0 to 1000000000.
             stall_timeout: Time in which a request that holds a slot makes no progress; None means no limit. Unit:
                 seconds. From 0 to 1000000000.
+            priority: Who goes first: the lower, the sooner it gets a slot, and the later it gives up its cells where
+                those run short. Equal ones go by arrival. From -1000000 to 1000000.
             cache_prompt: Reuse the tokens of earlier requests where the prompt begins the same, and keep this one's;
                 None means as the engine.
             session: Names a conversation: its next request prefers the sequence that its last one left. Routes only;
@@ -427,6 +434,7 @@ class EngineApi(Submits):
             "timeout": timeout,
             "queue_timeout": queue_timeout,
             "stall_timeout": stall_timeout,
+            "priority": priority,
             "cache_prompt": cache_prompt,
             "session": session,
             "cache_scope": cache_scope,
@@ -459,6 +467,7 @@ class EngineApi(Submits):
         timeout: float | None = None,
         queue_timeout: float | None = None,
         stall_timeout: float | None = 30.0,
+        priority: int = 0,
         cache_prompt: bool | None = None,
         session: Hashable | None = None,
         cache_scope: Hashable | None = None,
@@ -490,6 +499,8 @@ class EngineApi(Submits):
             queue_timeout: Time for waiting in the queue; None means no limit. Unit: seconds. From 0 to 1000000000.
             stall_timeout: Time in which a request that holds a slot makes no progress; None means no limit. Unit:
                 seconds. From 0 to 1000000000.
+            priority: Who goes first: the lower, the sooner it gets a slot, and the later it gives up its cells where
+                those run short. Equal ones go by arrival. From -1000000 to 1000000.
             cache_prompt: Reuse the tokens of earlier requests where the prompt begins the same, and keep this one's;
                 None means as the engine.
             session: Names a conversation: its next request prefers the sequence that its last one left. Routes only;
@@ -532,6 +543,7 @@ class EngineApi(Submits):
             "timeout": timeout,
             "queue_timeout": queue_timeout,
             "stall_timeout": stall_timeout,
+            "priority": priority,
             "cache_prompt": cache_prompt,
             "session": session,
             "cache_scope": cache_scope,
@@ -569,6 +581,7 @@ class EngineApi(Submits):
         timeout: float | None = None,
         queue_timeout: float | None = None,
         stall_timeout: float | None = 30.0,
+        priority: int = 0,
         cache_prompt: bool | None = None,
         session: Hashable | None = None,
         cache_scope: Hashable | None = None,
@@ -604,6 +617,7 @@ class EngineApi(Submits):
         timeout: float | None = None,
         queue_timeout: float | None = None,
         stall_timeout: float | None = 30.0,
+        priority: int = 0,
         cache_prompt: bool | None = None,
         session: Hashable | None = None,
         cache_scope: Hashable | None = None,
@@ -638,6 +652,7 @@ class EngineApi(Submits):
         timeout: float | None = None,
         queue_timeout: float | None = None,
         stall_timeout: float | None = 30.0,
+        priority: int = 0,
         cache_prompt: bool | None = None,
         session: Hashable | None = None,
         cache_scope: Hashable | None = None,
@@ -673,6 +688,8 @@ class EngineApi(Submits):
             queue_timeout: Time for waiting in the queue; None means no limit. Unit: seconds. From 0 to 1000000000.
             stall_timeout: Time in which a request that holds a slot makes no progress; None means no limit. Unit:
                 seconds. From 0 to 1000000000.
+            priority: Who goes first: the lower, the sooner it gets a slot, and the later it gives up its cells where
+                those run short. Equal ones go by arrival. From -1000000 to 1000000.
             cache_prompt: Reuse the tokens of earlier requests where the prompt begins the same, and keep this one's;
                 None means as the engine.
             session: Names a conversation: its next request prefers the sequence that its last one left. Routes only;
@@ -716,6 +733,7 @@ class EngineApi(Submits):
             "timeout": timeout,
             "queue_timeout": queue_timeout,
             "stall_timeout": stall_timeout,
+            "priority": priority,
             "cache_prompt": cache_prompt,
             "session": session,
             "cache_scope": cache_scope,

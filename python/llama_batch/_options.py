@@ -78,6 +78,7 @@ class RequestOptions(TypedDict, total=False):
     timeout: float | None
     queue_timeout: float | None
     stall_timeout: float | None
+    priority: int
     cache_prompt: bool | None
     session: Hashable | None
     cache_scope: Hashable | None
@@ -536,6 +537,17 @@ REQUEST_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
             minimum=0.0,
             maximum=1000000000.0,
             unit="seconds",
+        ),
+        "priority": OptionSpec(
+            name="priority",
+            type="int",
+            default=0,
+            doc=(
+                "Who goes first: the lower, the sooner it gets a slot, and the later it gives up its cells where"
+                " those run short. Equal ones go by arrival."
+            ),
+            minimum=-1000000.0,
+            maximum=1000000.0,
         ),
         "cache_prompt": OptionSpec(
             name="cache_prompt",

@@ -7,21 +7,26 @@ drops. A callable that raises is reported through `logging` and hears no more; t
 |---|---|---|
 | `tick` | batch_size, decode_tokens, prefill_tokens, active_slots, queue_depth, eval_ms, sample_ms | |
 | `request.queued` | prompt_tokens, queue_depth | request_id, mode, session |
-| `request.start` | prompt_tokens, prefix_cache_tokens, queue_ms | request_id, seq_id, mode, session, prefix_source |
+| `request.start` | prompt_tokens, prefix_cache_tokens, queue_ms | request_id, seq_id, mode, session, prefix_source, \
+prefix_reason |
 | `request.done` | prompt_tokens, generated_tokens, duration_ms, ttft_ms, queue_ms, prompt_eval_rate, generation_rate, \
-prefix_cache_tokens, prefix_cache_ratio | request_id, seq_id, mode, session, prefix_source, stop_reason |
+prefix_cache_tokens, prefix_cache_ratio | request_id, seq_id, mode, session, prefix_source, prefix_reason, stop_reason |
 | `request.exception` | as `request.done` | as `request.done`, with reason, code; stop_reason is "error" |
 | `request.parked` | n_tokens | request_id, seq_id |
 | `request.resumed` | prefix_cache_tokens, parked_ms | request_id, seq_id |
-| `kv_pressure` | purged_slots, batch_splits | purged_seq_ids |
+| `kv_pressure` | purged_slots, batch_splits, n_parked | purged_seq_ids, reason |
 | `prefix_instability` | matched_tokens, cached_tokens | seq_id |
 | `ram_cache` | bytes, tokens, total_bytes, entries | op |
 | `strategy_failed` | | reason |
 
 `mode` is "generate" or "stream", `stop_reason` a finish reason, "timeout" or "error". `prefix_source` is "own" (the
-session's own last sequence), "donor" (another's), "ram" or "none"; `op` is "save", "restore" or "evict". `seq_id` is
-None for a request that never had a slot. Rates are tokens per second, of the tokens really computed; `ttft_ms` includes
-the queue.
+session's own last sequence), "donor" (another's), "ram" or "none"; `prefix_reason` says why: "session", "longest" (no other
+sequence had more), "awaited" (another request was computing it), "saved" (it was in RAM), or for nothing reused "off"
+(not allowed), "no_match", "out_of_reach" (a sequence began the same, but its memory cannot go back so far), "refused".
+`op` is "save", "restore" or "evict". The `reason` of `kv_pressure` is "cells" (more were needed than were free),
+"backend" (llama.cpp found no room), "sequences" (none was free) or "residency" (idle cells slowed the running requests
+by more than they were worth). `seq_id` is None for a request that never had a slot. Rates are tokens per second, of the
+tokens really computed; `ttft_ms` includes the queue.
 
 Example:
     >>> with engine.subscribe(lambda event: print(event.name, event.measurements), events=["request.done"]):

@@ -180,11 +180,13 @@ class Stats:
         queue_depth: requests that wait for a slot.
         n_parallel: slots in total.
         n_batch: rows of one forward pass at most. Unit: tokens.
-        ram_cache_entries: blocks of 64 tokens in the RAM tier.
+        ram_cache_entries: blocks of 64 tokens in the RAM tier, or whole sequences where the memory has no blocks.
         ram_cache_bytes: their size. Unit: bytes.
         parked_requests: requests that gave up their cells and wait to go on.
         cached_sequences: sequences kept of finished requests.
-        kv_cells_used: cells of the KV cache in use, shared ones counted once. Unit: tokens.
+        kv_cells_used: cells of the KV cache in use, shared ones counted once. Unit: tokens; sequences where a recurrent
+            state is all that the model keeps.
+        kv_cells_running: of those, what running requests hold; the rest is cached. Unit: tokens.
         kv_cells_total: cells of the KV cache. Unit: tokens.
         n_ticks: forward passes that were done.
         n_submitted: requests taken in.
@@ -214,6 +216,7 @@ class Stats:
     parked_requests: int = 0
     cached_sequences: int = 0
     kv_cells_used: int = 0
+    kv_cells_running: int = 0
     kv_cells_total: int = 0
     n_ticks: int = 0
     n_submitted: int = 0

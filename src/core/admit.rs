@@ -1,7 +1,7 @@
 //! Admission: who gets a slot, and with which prefix.
 
 use super::donors::{Prefix, n_to_compute};
-use super::event::Event;
+use super::event::{Event, PressureReason};
 use super::ids::{RequestId, SeqId, SlotId};
 use super::prefix::common_prefix;
 use super::running::{Live, Place};
@@ -14,8 +14,8 @@ use super::work::Op;
 const HEADROOM: u32 = 32;
 
 impl Scheduler {
-    /// Give free slots to those who were parked, then to those who wait, each in order of arrival. Nobody overtakes: a
-    /// request that does not fit yet keeps those behind it waiting, or a stream of small ones would starve it.
+    /// Give free slots by priority: to those who were parked, then to those who wait, each in order of arrival. Nobody
+    /// overtakes: a request that does not fit yet keeps those behind it waiting, or a stream of small ones would starve it.
     ///
     /// While room is being made for those who run, nobody comes in: who was just parked would take the room at once.
     pub(super) fn admit(&mut self, now: Time) {
@@ -33,7 +33,11 @@ impl Scheduler {
     }
 
     pub(super) fn next_in_line(&self) -> Option<RequestId> {
-        self.parked.first().or_else(|| self.waiting.first()).copied()
+        match (self.parked.first(), self.waiting.first()) {
+            (Some((parked, _)), Some((waiting, id))) if waiting < parked => Some(*id),
+            (Some((_, id)), _) | (None, Some((_, id))) => Some(*id),
+            (None, None) => None,
+        }
     }
 
     /// Whether the cells of a request, and those that the running ones will need soon, can be had by evicting nothing
@@ -55,8 +59,9 @@ impl Scheduler {
         let seq = self.take_sequence(now, prefix);
         self.sequences.hold(seq, &self.live[&id].request);
         self.slots[slot.0 as usize] = Some(id);
-        self.waiting.remove(&id);
-        self.parked.remove(&id);
+        let turn = self.live[&id].turn();
+        self.waiting.remove(&turn);
+        self.parked.remove(&turn);
         self.n_admitted += 1;
         let n_admitted = self.n_admitted;
         let live = self.live.get_mut(&id).expect("who is in line is alive");
@@ -104,7 +109,7 @@ impl Scheduler {
         }
         let spared = donor.map(|found| found.seq);
         if let Some(seq) = self.sequences.oldest_cached(spared) {
-            self.evict_for_id(now, seq);
+            self.evict(now, seq, PressureReason::Sequences);
             return seq;
         }
         // It is the only one: it loses its tail.
@@ -112,13 +117,6 @@ impl Scheduler {
         self.save_cached(now, found.seq);
         self.ops.push(Op::Trim { seq: found.seq, len: found.len });
         found.seq
-    }
-
-    /// A cached sequence gives up its id, and what it holds is kept in RAM.
-    fn evict_for_id(&mut self, now: Time, seq: SeqId) {
-        self.save_cached(now, seq);
-        self.drop_cached(seq);
-        self.totals.n_evicted += 1;
     }
 
     /// A session whose prompt departs early from its own history is told: something rewrites earlier turns. A common

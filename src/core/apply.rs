@@ -1,9 +1,9 @@
 //! What came of the work: tokens drawn, prefixes refused, passes that failed.
 
-use super::event::{Event, FinishReason, PrefixSource};
+use super::event::{Event, FinishReason, PrefixReason, PrefixSource, PressureReason};
 use super::ids::{RequestId, SeqId};
 use super::running::Place;
-use super::scheduler::Scheduler;
+use super::scheduler::{Pressure, Scheduler};
 use super::sequences::Holder;
 use super::time::Time;
 use super::work::{DecodeOutcome, Drawn, Op, OpResult, PassStatus, Row, RowOutcome, SeqPositions};
@@ -21,6 +21,7 @@ impl Scheduler {
             match op {
                 Op::Open { request, .. } => self.apply_open(now, request, result),
                 Op::Close(_) | Op::Forget(_) => {}
+                Op::Compact { .. } => self.residency.compacted(result == OpResult::Done),
                 Op::Copy { from, to, len } => {
                     if result == OpResult::Done && self.sequences.cells.len(from) >= len {
                         self.sequences.copy_cells(from, to, len);
@@ -66,6 +67,7 @@ impl Scheduler {
                 if let Some(live) = self.live.get_mut(id) {
                     live.n_computed = 0;
                     live.found = PrefixSource::None;
+                    live.prefix_reason = PrefixReason::Refused;
                 }
             }
             Some(Holder::Cached(_)) => {
@@ -93,6 +95,7 @@ impl Scheduler {
             prompt_tokens: live.n_prompt(),
             prefix_cache_tokens: live.prefix_cache_tokens,
             prefix_source: live.prefix_source,
+            prefix_reason: live.prefix_reason,
             queue: live.started_at.map_or(Duration::ZERO, |at| at - live.submitted_at),
             mode: live.request.mode,
             session: live.request.session.clone(),
@@ -113,15 +116,12 @@ impl Scheduler {
             self.apply_row(now, row);
         }
         self.finish_prompt_only(now, rows);
+        self.pay_rent(n_decode, outcome.span);
         self.note_positions(&outcome.positions);
         self.row_cap = None;
         self.saved_ahead = false;
         self.totals.n_ticks += 1;
-        let pressure = std::mem::take(&mut self.pressure);
-        if !pressure.purged.is_empty() || pressure.n_splits > 0 {
-            self.events
-                .push_back(Event::KvPressure { purged_seq_ids: pressure.purged, batch_splits: pressure.n_splits });
-        }
+        self.tell_pressure();
         self.events.push_back(Event::Tick {
             batch_size: rows.len() as u32,
             decode_tokens: n_decode,
@@ -133,9 +133,23 @@ impl Scheduler {
         });
     }
 
+    /// Tell what was done for room since the last pass that succeeded.
+    fn tell_pressure(&mut self) {
+        let Pressure { reason, purged, n_splits, n_parked } = std::mem::take(&mut self.pressure);
+        if !purged.is_empty() || n_splits > 0 || n_parked > 0 {
+            self.events.push_back(Event::KvPressure {
+                reason,
+                purged_seq_ids: purged,
+                batch_splits: n_splits,
+                n_parked,
+            });
+        }
+    }
+
     /// Count the rows as computed; how many of them were decode rows.
     fn advance(&mut self, now: Time, rows: &[Row]) -> u32 {
         let mut n_decode = 0;
+        let mut first_prompt = u64::MAX;
         for (request, n_rows) in rows_by_request(rows) {
             let Some(live) = self.live.get_mut(&request) else { continue };
             let Place::Running { seq, .. } = live.place else { continue };
@@ -143,6 +157,7 @@ impl Scheduler {
                 n_decode += 1;
                 self.last_served = Some(request);
             } else {
+                first_prompt = first_prompt.min(live.admitted_no);
                 live.n_prefilled += n_rows;
                 self.totals.n_prefill_tokens += u64::from(n_rows);
             }
@@ -151,6 +166,15 @@ impl Scheduler {
             live.progressed_at = now;
             self.sequences.cells.extend(seq, n_rows);
             self.save_checkpoint(now, request);
+        }
+        // Whose prompt waits for an older one's does not stall: its turn comes.
+        for id in self.slots.iter().flatten() {
+            if let Some(live) = self.live.get_mut(id)
+                && live.admitted_no > first_prompt
+                && !live.is_decoding()
+            {
+                live.progressed_at = now;
+            }
         }
         n_decode
     }
@@ -219,8 +243,9 @@ impl Scheduler {
 
     /// The backend has no room although the account has: evict, else halve the pass, else let one yield.
     fn pass_full(&mut self, now: Time, rows: &[Row]) {
+        self.pressure.reason = PressureReason::Backend;
         if let Some(victim) = self.sequences.victim(None) {
-            self.evict(now, victim);
+            self.evict(now, victim, PressureReason::Backend);
         } else if rows.len() > 1 {
             self.row_cap = Some(rows.len() as u32 / 2);
             self.pressure.n_splits += 1;

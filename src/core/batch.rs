@@ -1,6 +1,6 @@
 //! The next forward pass: shared out by the strategy, fitted into the KV cells that are left.
 
-use super::event::{Event, FinishReason};
+use super::event::{Event, FinishReason, PressureReason};
 use super::ids::{RequestId, SeqId};
 use super::running::{Live, Place};
 use super::scheduler::Scheduler;
@@ -105,23 +105,24 @@ impl Scheduler {
         while n_freed < n_cells {
             let Some(victim) = self.sequences.victim(spared) else { break };
             n_freed += self.sequences.cells.n_exclusive(victim).max(1);
-            self.evict(now, victim);
+            self.evict(now, victim, PressureReason::Cells);
         }
         n_freed > 0
     }
 
     /// Drop one cached sequence for room, and keep what it holds in RAM.
-    pub(super) fn evict(&mut self, now: Time, victim: SeqId) {
+    pub(super) fn evict(&mut self, now: Time, victim: SeqId, reason: PressureReason) {
         self.save_cached(now, victim);
         self.drop_cached(victim);
+        self.pressure.reason = reason;
         self.pressure.purged.push(victim);
         self.totals.n_evicted += 1;
     }
 
-    /// No cell is left for the running requests: who came last gives up its own. One that is alone has filled its
-    /// context.
+    /// No cell is left for the running requests: of the least urgent ones who came last gives up its own. One that is
+    /// alone has filled its context.
     pub(super) fn yield_one(&mut self, now: Time) {
-        let latest = self.running_ids().max_by_key(|id| self.live[id].admitted_no);
+        let latest = self.running_ids().max_by_key(|id| (self.live[id].request.priority, self.live[id].admitted_no));
         let Some(id) = latest else { return };
         if self.running_ids().count() > 1 {
             self.park(now, id);
@@ -141,9 +142,9 @@ impl Scheduler {
         live.place = Place::Parked { since: now };
         live.n_computed = 0;
         live.awaits = None;
-        let n_tokens = live.n_tokens();
+        let (n_tokens, turn) = (live.n_tokens(), live.turn());
         self.slots[slot.0 as usize] = None;
-        self.parked.insert(id);
+        self.parked.insert(turn);
         self.sequences.release(seq);
         self.ops.push(Op::Remove(seq));
         self.pressure.n_parked += 1;

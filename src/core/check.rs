@@ -16,8 +16,8 @@ impl Scheduler {
         for (id, live) in &self.live {
             self.check_live(live);
             let n_places = [
-                self.waiting.contains(id),
-                self.parked.contains(id),
+                self.waiting.contains(&live.turn()),
+                self.parked.contains(&live.turn()),
                 self.slots.iter().flatten().filter(|other| *other == id).count() == 1,
             ];
             assert_eq!(n_places.iter().filter(|there| **there).count(), 1, "request {id} is in one place");

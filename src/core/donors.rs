@@ -3,7 +3,7 @@
 //! A request whose prompt begins with what another is about to compute takes a slot and awaits that, instead of computing
 //! it twice. Where a sequence can only be continued where it stands, the other pauses there (`stops.rs`).
 
-use super::event::PrefixSource;
+use super::event::{PrefixReason, PrefixSource};
 use super::ids::{RequestId, SeqId, Token};
 use super::memory::MemoryKind;
 use super::prefix::common_prefix;
@@ -171,12 +171,15 @@ impl Scheduler {
         self.ops.push(Op::Copy { from: found.seq, to, len: found.len });
         if let Some(cached) = self.sequences.cached_mut(found.seq) {
             cached.last_used = now;
+            cached.rent = 0;
         }
     }
 
     /// It is settled what a request begins with.
     pub(super) fn begin_with(&mut self, now: Time, id: RequestId, len: u32, source: PrefixSource) {
+        let reason = self.prefix_reason(id, source);
         let Some(live) = self.live.get_mut(&id) else { return };
+        live.prefix_reason = if live.parked_for.is_some() { live.prefix_reason } else { reason };
         live.awaits = None;
         live.n_computed = len;
         live.pos_min = if len == 0 { 0 } else { self.limits.memory.first_copied(len + 1) };
@@ -184,6 +187,22 @@ impl Scheduler {
         live.progressed_at = now;
         self.starting.push(id);
         self.set_checkpoints(id);
+    }
+}
+
+impl Scheduler {
+    /// Why a request begins with this, before the backend has its say.
+    fn prefix_reason(&self, id: RequestId, source: PrefixSource) -> PrefixReason {
+        let live = &self.live[&id];
+        match source {
+            PrefixSource::Own => PrefixReason::Session,
+            PrefixSource::Donor if live.awaits.is_some() => PrefixReason::Awaited,
+            PrefixSource::Donor => PrefixReason::Longest,
+            PrefixSource::Ram => PrefixReason::Saved,
+            PrefixSource::None if !live.request.cache_prompt => PrefixReason::Off,
+            PrefixSource::None if self.parting(live) > 0 => PrefixReason::OutOfReach,
+            PrefixSource::None => PrefixReason::NoMatch,
+        }
     }
 }
 

@@ -57,6 +57,70 @@ impl PrefixSource {
     }
 }
 
+/// Why a prompt's beginning was reused, or was not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PrefixReason {
+    /// Its session left it.
+    Session,
+    /// No other sequence had as much of it.
+    Longest,
+    /// Another request was computing it, and this one waited for that.
+    Awaited,
+    /// It had left the KV cache for RAM.
+    Saved,
+    /// The request did not allow it.
+    Off,
+    /// Nothing began the same.
+    #[default]
+    NoMatch,
+    /// A sequence began the same, but its memory cannot go back so far.
+    OutOfReach,
+    /// The backend refused to copy, cut or restore it.
+    Refused,
+}
+
+impl PrefixReason {
+    /// The word in events.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Session => "session",
+            Self::Longest => "longest",
+            Self::Awaited => "awaited",
+            Self::Saved => "saved",
+            Self::Off => "off",
+            Self::NoMatch => "no_match",
+            Self::OutOfReach => "out_of_reach",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// Why room was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PressureReason {
+    /// The requests need more cells than are free.
+    #[default]
+    Cells,
+    /// The backend found no room where the account had some.
+    Backend,
+    /// No sequence was free.
+    Sequences,
+    /// Idle cells slowed the running requests by more than they were worth.
+    Residency,
+}
+
+impl PressureReason {
+    /// The word in events.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Cells => "cells",
+            Self::Backend => "backend",
+            Self::Sequences => "sequences",
+            Self::Residency => "residency",
+        }
+    }
+}
+
 /// What happened in the RAM tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum RamOp {
@@ -124,6 +188,8 @@ pub struct Finished {
     pub session: Option<Key>,
     /// Where the reused tokens came from.
     pub prefix_source: PrefixSource,
+    /// Why those, or none.
+    pub prefix_reason: PrefixReason,
     /// Tokens that were really computed of the prompt, recomputation after a park included.
     pub n_prefilled: u32,
 }
@@ -184,6 +250,8 @@ pub enum Event {
         prefix_cache_tokens: u32,
         /// Where they came from.
         prefix_source: PrefixSource,
+        /// Why those, or none.
+        prefix_reason: PrefixReason,
         /// Time it waited.
         queue: Duration,
         /// For telemetry.
@@ -211,12 +279,16 @@ pub enum Event {
         /// How long it was parked.
         parked: Duration,
     },
-    /// Cells ran short.
+    /// Cells or sequences ran short, or idle cells cost too much.
     KvPressure {
+        /// Which of them, most lately.
+        reason: PressureReason,
         /// Cached sequences that were dropped for it.
         purged_seq_ids: Vec<SeqId>,
         /// Times a pass was halved to fit.
         batch_splits: u32,
+        /// Requests that were parked.
+        n_parked: u32,
     },
     /// Something happened in the RAM tier.
     RamCache {

@@ -1,6 +1,6 @@
 //! How a request ends, and what stays of its sequence.
 
-use super::event::{Event, FinishReason, Finished, Timings, Usage};
+use super::event::{Event, FinishReason, Finished, PressureReason, Timings, Usage};
 use super::ids::{RequestId, SeqId, Token};
 use super::running::{End, Live, Place};
 use super::scheduler::Scheduler;
@@ -14,8 +14,8 @@ impl Scheduler {
     /// The one end of a request: its text is flushed, its sampler closed, its sequence cached or removed.
     pub(super) fn finish(&mut self, now: Time, id: RequestId, end: End) {
         let Some(live) = self.live.remove(&id) else { return };
-        self.waiting.remove(&id);
-        self.parked.remove(&id);
+        self.waiting.remove(&live.turn());
+        self.parked.remove(&live.turn());
         self.starting.retain(|other| *other != id);
         self.forget_deadlines(&live);
         if live.has_sampler {
@@ -57,6 +57,7 @@ impl Scheduler {
             mode: live.request.mode,
             session: live.request.session,
             prefix_source: live.prefix_source,
+            prefix_reason: live.prefix_reason,
             n_prefilled: live.n_prefilled,
         })));
     }
@@ -70,7 +71,7 @@ impl Scheduler {
         }
         let session = live.request.session.clone();
         let scope = live.request.scope.clone();
-        let new = Cached { tokens, scope, session, last_used: now, pos_min: live.pos_min, n_saved: 0 };
+        let new = Cached { tokens, scope, session, last_used: now, pos_min: live.pos_min, n_saved: 0, rent: 0 };
         let (holder, subsumed) = self.sequences.around(&new);
         if let Some(holder) = holder {
             if let Some(cached) = self.sequences.cached_mut(holder) {
@@ -85,9 +86,7 @@ impl Scheduler {
         }
         while !self.sequences.has_cache_room() {
             let Some(victim) = self.sequences.victim(None) else { break };
-            self.save_cached(now, victim);
-            self.drop_cached(victim);
-            self.totals.n_evicted += 1;
+            self.evict(now, victim, PressureReason::Sequences);
         }
         self.keep(seq, new);
     }

@@ -63,6 +63,15 @@ impl StateSize {
     }
 }
 
+/// What cells cost, measured on the machine that computes; zeros where nothing can be gained by moving them. Unit: ns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CellCost {
+    /// What a cell that a pass looks at for nothing adds to each of its decode rows.
+    pub idle_ns: u32,
+    /// What it takes to move a cell to RAM and back.
+    pub moved_ns: u32,
+}
+
 #[cfg(test)]
 mod tests {
     use super::{MemoryKind, StateSize};

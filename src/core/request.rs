@@ -61,6 +61,8 @@ pub struct Request {
     pub mode: Mode,
     /// For the backend's sampler.
     pub sampling: SamplingParams,
+    /// Who goes first: the lower, the sooner.
+    pub priority: i32,
     /// Whether cached tokens are reused and these ones kept.
     pub cache_prompt: bool,
     /// The conversation.
@@ -84,6 +86,7 @@ impl Request {
             timeout,
             queue_timeout,
             stall_timeout,
+            priority,
             cache_prompt,
             session,
             cache_scope,
@@ -114,6 +117,7 @@ impl Request {
                 penalty_last_n: penalty_last_n.unwrap_or(engine.penalty_last_n),
                 seed: seed.or(engine.seed).unwrap_or(fresh_seed),
             },
+            priority,
             cache_prompt: cache_prompt.unwrap_or(engine.cache_prompt),
             session,
             scope: cache_scope,

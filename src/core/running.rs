@@ -1,8 +1,8 @@
 //! A request from its submission to its end.
 
 use super::donors::Awaited;
-use super::event::{FinishReason, PrefixSource};
-use super::ids::{SeqId, SlotId, Token};
+use super::event::{FinishReason, PrefixReason, PrefixSource};
+use super::ids::{RequestId, SeqId, SlotId, Token};
 use super::request::Request;
 use super::text::Utf8Assembler;
 use super::time::Time;
@@ -11,6 +11,9 @@ use std::time::Duration;
 
 /// How a request will end, or has ended.
 pub(super) type End = Result<FinishReason, Error>;
+
+/// Whose turn it is: by priority, then in order of arrival, since ids ascend.
+pub(super) type Turn = (i32, RequestId);
 
 /// Where a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +54,7 @@ pub(super) struct Live {
     pub(super) parked_for: Option<Duration>,
     pub(super) prefix_cache_tokens: u32,
     pub(super) prefix_source: PrefixSource,
+    pub(super) prefix_reason: PrefixReason,
     pub(super) n_prefilled: u32,
     pub(super) last_seq: Option<SeqId>,
     /// The order of admission: who came last yields first.
@@ -80,6 +84,7 @@ impl Live {
             parked_for: None,
             prefix_cache_tokens: 0,
             prefix_source: PrefixSource::None,
+            prefix_reason: PrefixReason::NoMatch,
             n_prefilled: 0,
             last_seq: None,
             admitted_no: 0,
@@ -89,6 +94,10 @@ impl Live {
             last_token_at: None,
             progressed_at: now,
         }
+    }
+
+    pub(super) fn turn(&self) -> Turn {
+        (self.request.priority, self.request.id)
     }
 
     pub(super) fn n_prompt(&self) -> u32 {

@@ -1,11 +1,12 @@
 //! The scheduler: its state, and the calls of its contract. `admit.rs` gives slots, `batch.rs` plans
 //! a pass, `apply.rs` takes its outcome, `finish.rs` ends a request.
 
-use super::event::{Event, FinishReason};
+use super::event::{Event, FinishReason, PressureReason};
 use super::ids::{RequestId, SeqId, SlotId};
 use super::ram::RamTier;
 use super::request::Request;
-use super::running::{End, Live, Place};
+use super::residency::Residency;
+use super::running::{End, Live, Place, Turn};
 use super::sequences::{Holder, Sequences};
 use super::stats::Stats;
 use super::tiers::RamTally;
@@ -56,10 +57,10 @@ pub struct Scheduler {
     pub(super) options: SchedulerOptions,
     pub(super) limits: Limits,
     pub(super) live: BTreeMap<RequestId, Live>,
-    /// Requests that never had a slot, in order of arrival: ids ascend.
-    pub(super) waiting: BTreeSet<RequestId>,
-    /// Requests that were parked, in order of arrival. They go before those that wait.
-    pub(super) parked: BTreeSet<RequestId>,
+    /// Requests that never had a slot, in the order of their turns.
+    pub(super) waiting: BTreeSet<Turn>,
+    /// Requests that were parked, likewise. They go before those of their priority that wait.
+    pub(super) parked: BTreeSet<Turn>,
     pub(super) slots: Vec<Option<RequestId>>,
     pub(super) sequences: Sequences,
     pub(super) ram: RamTier,
@@ -68,6 +69,7 @@ pub struct Scheduler {
     pub(super) reserved: u32,
     /// Whether blocks were saved ahead since the last pass.
     pub(super) saved_ahead: bool,
+    pub(super) residency: Residency,
     /// When a request's total or queue time is over.
     deadlines: BTreeSet<(Time, RequestId, TimeoutOrder)>,
     /// What the next `Prepare` has to do.
@@ -92,6 +94,7 @@ pub struct Scheduler {
 /// What was done for room since the last pass that succeeded.
 #[derive(Debug, Default)]
 pub(super) struct Pressure {
+    pub(super) reason: PressureReason,
     pub(super) purged: Vec<SeqId>,
     pub(super) n_splits: u32,
     pub(super) n_parked: u32,
@@ -124,6 +127,7 @@ impl Scheduler {
             ram_tally: RamTally::default(),
             reserved: 0,
             saved_ahead: false,
+            residency: Residency::default(),
             deadlines: BTreeSet::new(),
             ops: Vec::new(),
             starting: Vec::new(),
@@ -160,7 +164,7 @@ impl Scheduler {
             self.deadlines.insert((now + timeout, id, TimeoutOrder::Queue));
         }
         let live = Live::new(request, now);
-        self.waiting.insert(id);
+        self.waiting.insert(live.turn());
         self.totals.n_submitted += 1;
         self.events.push_back(Event::Queued {
             request: id,
@@ -253,6 +257,7 @@ impl Scheduler {
         self.end_waits(now);
         self.admit(now);
         self.save_ahead(now);
+        self.move_out(now);
         if self.ops.is_empty() {
             self.tell_starts();
         }
@@ -313,6 +318,7 @@ impl Scheduler {
             ram_cache_entries: self.ram.n_blocks(),
             ram_cache_bytes: self.ram.n_bytes(),
             kv_cells_used: self.sequences.n_cells_used(),
+            kv_cells_running: self.sequences.n_cells_running(),
             kv_cells_total: self.sequences.n_cells(),
             ..self.totals.clone()
         }

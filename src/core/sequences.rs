@@ -28,6 +28,8 @@ pub(super) struct Cached {
     pub(super) pos_min: u32,
     /// Tokens that were saved to RAM ahead of need; they need not be there any more.
     pub(super) n_saved: u32,
+    /// What each of its cells has cost the running requests since it was used. Unit: ns.
+    pub(super) rent: u64,
 }
 
 /// What holds a sequence id.
@@ -158,6 +160,14 @@ impl Sequences {
         self.scopes.insert(seq, scope);
     }
 
+    /// All cached sequences, to be changed.
+    pub(super) fn all_cached_mut(&mut self) -> impl Iterator<Item = &mut Cached> {
+        self.table.values_mut().filter_map(|holder| match holder {
+            Holder::Cached(cached) => Some(cached),
+            Holder::Request(_) => None,
+        })
+    }
+
     pub(super) fn cached_mut(&mut self, seq: SeqId) -> Option<&mut Cached> {
         match self.table.get_mut(&seq) {
             Some(Holder::Cached(cached)) => Some(cached),
@@ -170,6 +180,16 @@ impl Sequences {
         match self.limits.memory {
             MemoryKind::Recurrent => self.cells.n_sequences(),
             MemoryKind::Full | MemoryKind::SlidingWindow(_) | MemoryKind::Hybrid => self.cells.n_used(),
+        }
+    }
+
+    /// Of those in use, what running requests hold.
+    pub(super) fn n_cells_running(&self) -> u32 {
+        match self.limits.memory {
+            MemoryKind::Recurrent => self.running().filter(|seq| self.cells.len(*seq) > 0).count() as u32,
+            MemoryKind::Full | MemoryKind::SlidingWindow(_) | MemoryKind::Hybrid => {
+                self.cells.n_held_by(self.running())
+            }
         }
     }
 

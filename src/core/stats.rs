@@ -27,6 +27,8 @@ pub struct Stats {
     pub ram_cache_bytes: u64,
     /// KV cells in use, shared ones once. A recurrent memory has one for each sequence, others one for each token.
     pub kv_cells_used: u32,
+    /// Of those, what running requests hold; the rest is cached.
+    pub kv_cells_running: u32,
     /// KV cells in total.
     pub kv_cells_total: u32,
     /// Forward passes that were done.

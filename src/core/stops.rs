@@ -37,7 +37,7 @@ impl Scheduler {
     }
 
     /// Tokens that a request has in common with another whose beginning could not be had.
-    fn parting(&self, live: &Live) -> u32 {
+    pub(super) fn parting(&self, live: &Live) -> u32 {
         let scope = live.request.scope.as_ref();
         let tokens = &live.request.prompt[..live.request.prompt.len() - 1];
         let running = self.sequences.matches(scope, tokens).find(|(seq, ..)| Some(*seq) != live.seq());

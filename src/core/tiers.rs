@@ -2,7 +2,7 @@
 //! instead of being computed again.
 
 use super::donors::Match;
-use super::event::{Event, PrefixSource, RamOp};
+use super::event::{Event, PrefixReason, PrefixSource, RamOp};
 use super::ids::{BlobId, RequestId, SeqId, Token};
 use super::memory::MemoryKind;
 use super::ram::Room;
@@ -24,6 +24,9 @@ const AHEAD_BUSY_BYTES: u64 = 16 << 20;
 const LATE_BUSY_BYTES: u64 = 64 << 20;
 /// Positions of a whole sequence that are worth saving.
 const MIN_WHOLE: u32 = 32;
+
+/// Instead of how much of a sequence was saved: there was no room for more.
+pub(super) const NO_PLACE: u32 = u32::MAX;
 
 /// What happened in the RAM tier since it was told last: tokens and bytes.
 #[derive(Debug, Default)]
@@ -135,7 +138,7 @@ impl Scheduler {
     }
 
     /// Whether somebody waits for the next token.
-    fn is_decoding(&self) -> bool {
+    pub(super) fn is_decoding(&self) -> bool {
         self.running_ids().any(|id| self.live[&id].is_decoding())
     }
 
@@ -157,17 +160,31 @@ impl Scheduler {
             return;
         }
         self.saved_ahead = true;
-        let step = self.ram.block().max(1);
-        let next = self.sequences.cached().filter(|(_, c)| c.n_saved + step <= c.tokens.len() as u32);
-        let Some((seq, cached)) = next.min_by_key(|(seq, c)| (c.last_used, *seq)) else { return };
+        let next = self.sequences.cached().filter(|(_, c)| c.n_saved < self.n_savable(c.tokens.len() as u32));
+        if let Some((seq, _)) = next.min_by_key(|(seq, c)| (c.last_used, *seq)) {
+            self.save_slice(now, seq);
+        }
+    }
+
+    /// Tokens of a sequence of this length that can be saved.
+    fn n_savable(&self, len: u32) -> u32 {
+        len - len.checked_rem(self.ram.block()).unwrap_or(0)
+    }
+
+    /// Save a little of a cached sequence into free room; whether all of it is saved that can be.
+    pub(super) fn save_slice(&mut self, now: Time, seq: SeqId) -> bool {
+        let Some(Holder::Cached(cached)) = self.sequences.holder(seq) else { return false };
         let (scope, tokens) = (cached.scope.clone(), Arc::clone(&cached.tokens));
         let busy = Most { n_blocks: AHEAD_BUSY, n_bytes: AHEAD_BUSY_BYTES, may_drop: false };
         let most = if self.is_decoding() { busy } else { Most { n_blocks: AHEAD_IDLE, n_bytes: u64::MAX, ..busy } };
         let n_saved = self.save(now, seq, scope.as_ref(), &tokens, most);
+        let n_savable = self.n_savable(tokens.len() as u32);
         if let Some(cached) = self.sequences.cached_mut(seq) {
             // What finds no place now is not tried again.
-            cached.n_saved = if n_saved > cached.n_saved { n_saved } else { u32::MAX - step };
+            let grew = n_saved > cached.n_saved || n_saved >= n_savable;
+            cached.n_saved = if grew { n_saved } else { NO_PLACE };
         }
+        n_saved >= n_savable
     }
 
     /// Tokens of these that the RAM tier can give, from the first.
@@ -261,6 +278,7 @@ impl Scheduler {
             && n_restored < blobs.len()
         {
             live.n_computed = live.n_computed.min(from + n_tokens);
+            live.prefix_reason = PrefixReason::Refused;
             if live.n_computed == 0 {
                 live.found = PrefixSource::None;
             }

@@ -4,7 +4,7 @@
 //! replay, and a backend in a child process.
 
 use super::ids::{BlobId, RequestId, SeqId, Token};
-use super::memory::{MemoryKind, StateSize};
+use super::memory::{CellCost, MemoryKind, StateSize};
 use super::request::SamplingParams;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -36,6 +36,8 @@ pub struct Limits {
     pub block: u32,
     /// What a saved state takes: a block's where there are blocks.
     pub state: StateSize,
+    /// What cells cost where they are idle, and where they are moved.
+    pub cell_cost: CellCost,
     /// What all may take together, where the options do not say. Unit: bytes.
     pub ram_bytes: u64,
 }
@@ -109,6 +111,12 @@ pub enum Op {
     },
     /// Drop a copy in RAM.
     Forget(BlobId),
+    /// Move cells from the top of the buffer into holes further down, so many at most: each pass looks at all cells up to
+    /// the highest one in use. What sequences hold stays the same.
+    Compact {
+        /// Unit: cells.
+        n_cells: u32,
+    },
 }
 
 /// What came of one [`Op`].
@@ -239,6 +247,8 @@ pub struct DecodeOutcome {
     /// Of every sequence in the pass when it failed; of every sequence in use after each pass of a memory that drops
     /// positions by itself; empty otherwise.
     pub positions: Vec<SeqPositions>,
+    /// Cells that the pass had to look at, up to the highest one in use; 0 where that is not known.
+    pub span: u32,
     /// Length of the forward pass.
     pub eval: Duration,
     /// Length of the draws.

@@ -3,7 +3,7 @@
 use super::home::Home;
 use super::lock;
 use super::waker::{Signal, Wakes};
-use crate::core::{FinishReason, Finished, Mode, PrefixSource, RequestId, Time, Timings, Token, Usage};
+use crate::core::{FinishReason, Finished, Mode, PrefixReason, PrefixSource, RequestId, Time, Timings, Token, Usage};
 use crate::error::Error;
 use crate::options::Key;
 use std::sync::{Arc, Condvar, Mutex};
@@ -253,6 +253,7 @@ impl Mailbox {
             mode,
             session: session.clone(),
             prefix_source: PrefixSource::None,
+            prefix_reason: PrefixReason::NoMatch,
             n_prefilled: 0,
         }
     }

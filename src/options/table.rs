@@ -180,6 +180,8 @@ options! {
         queue_timeout: Option<f64> = None, range 0.0..1e9, unit "seconds";
         /// Time in which a request that holds a slot makes no progress; None means no limit.
         stall_timeout: Option<f64> = Some(30.0), range 0.0..1e9, unit "seconds";
+        /// Who goes first: the lower, the sooner it gets a slot, and the later it gives up its cells where those run short. Equal ones go by arrival.
+        priority: i32 = 0, range -1_000_000.0..1_000_000.0;
         /// Reuse the tokens of earlier requests where the prompt begins the same, and keep this one's; None means as the engine.
         cache_prompt: Option<bool> = None;
         /// Names a conversation: its next request prefers the sequence that its last one left. Routes only; send the history each time.

@@ -2,7 +2,7 @@
 
 use super::hub::{Hub, duration};
 use super::{errors, key};
-use crate::core::{Event, Finished, PrefixSource, ms};
+use crate::core::{Event, Finished, PrefixReason, PrefixSource, ms};
 use crate::engine::{self, Received, TelemetryEvent};
 use crate::error::Error;
 use crate::options::Key;
@@ -92,7 +92,17 @@ pub(super) fn describe<'py>(
             set_session(meta, session.as_ref())?;
             Ok("request.queued")
         }
-        Event::Started { request, seq, prompt_tokens, prefix_cache_tokens, prefix_source, queue, mode, session } => {
+        Event::Started {
+            request,
+            seq,
+            prompt_tokens,
+            prefix_cache_tokens,
+            prefix_source,
+            prefix_reason,
+            queue,
+            mode,
+            session,
+        } => {
             measured.set_item("prompt_tokens", prompt_tokens)?;
             measured.set_item("prefix_cache_tokens", prefix_cache_tokens)?;
             measured.set_item("queue_ms", ms(*queue))?;
@@ -100,7 +110,7 @@ pub(super) fn describe<'py>(
             meta.set_item("seq_id", seq.0)?;
             meta.set_item("mode", mode.word())?;
             set_session(meta, session.as_ref())?;
-            set_source(meta, *prefix_source)?;
+            set_source(meta, *prefix_source, *prefix_reason)?;
             Ok("request.start")
         }
         Event::Parked { .. }
@@ -136,7 +146,9 @@ fn rare<'py>(event: &Event, measured: &Bound<'py, PyDict>, meta: &Bound<'py, PyD
             meta.set_item("op", op.word())?;
             Ok("ram_cache")
         }
-        Event::KvPressure { purged_seq_ids, batch_splits } => {
+        Event::KvPressure { reason, purged_seq_ids, batch_splits, n_parked } => {
+            meta.set_item("reason", reason.word())?;
+            measured.set_item("n_parked", n_parked)?;
             measured.set_item("purged_slots", purged_seq_ids.len())?;
             measured.set_item("batch_splits", batch_splits)?;
             meta.set_item("purged_seq_ids", PyTuple::new(measured.py(), purged_seq_ids.iter().map(|s| s.0))?)?;
@@ -162,7 +174,8 @@ fn rare<'py>(event: &Event, measured: &Bound<'py, PyDict>, meta: &Bound<'py, PyD
 
 /// `request.done`, time-outs included, or `request.exception`.
 fn ended<'py>(finished: &Finished, measured: &Bound<'py, PyDict>, meta: &Bound<'py, PyDict>) -> PyResult<&'static str> {
-    let Finished { request, end, usage, timings, seq, mode, session, prefix_source, n_prefilled } = finished;
+    let Finished { request, end, usage, timings, seq, mode, session, prefix_source, prefix_reason, n_prefilled } =
+        finished;
     measured.set_item("prompt_tokens", usage.prompt_tokens)?;
     measured.set_item("generated_tokens", usage.generated_tokens)?;
     measured.set_item("duration_ms", ms(timings.total))?;
@@ -178,7 +191,7 @@ fn ended<'py>(finished: &Finished, measured: &Bound<'py, PyDict>, meta: &Bound<'
     meta.set_item("seq_id", seq.map(|s| s.0))?;
     meta.set_item("mode", mode.word())?;
     set_session(meta, session.as_ref())?;
-    set_source(meta, *prefix_source)?;
+    set_source(meta, *prefix_source, *prefix_reason)?;
     match end {
         Ok(reason) => meta.set_item("stop_reason", reason.word())?,
         Err(Error::RequestTimeout { .. }) => meta.set_item("stop_reason", "timeout")?,
@@ -202,6 +215,7 @@ fn set_session(meta: &Bound<'_, PyDict>, session: Option<&Key>) -> PyResult<()> 
     meta.set_item("session", session)
 }
 
-fn set_source(meta: &Bound<'_, PyDict>, source: PrefixSource) -> PyResult<()> {
-    meta.set_item("prefix_source", source.word())
+fn set_source(meta: &Bound<'_, PyDict>, source: PrefixSource, reason: PrefixReason) -> PyResult<()> {
+    meta.set_item("prefix_source", source.word())?;
+    meta.set_item("prefix_reason", reason.word())
 }

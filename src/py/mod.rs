@@ -41,6 +41,7 @@ fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyDict
         ram_cache_entries,
         ram_cache_bytes,
         kv_cells_used,
+        kv_cells_running,
         kv_cells_total,
         n_ticks,
         n_submitted,

@@ -101,6 +101,11 @@ impl Simulation {
         self.scheduler.stats()
     }
 
+    /// KV cells up to the highest one in use, where that matters.
+    pub fn span(&self) -> u32 {
+        self.backend.span()
+    }
+
     /// When something times out next.
     pub fn next_timeout(&self) -> Option<Time> {
         self.scheduler.poll_timeout()

@@ -13,3 +13,4 @@ mod engine;
 mod llama;
 mod sampling;
 mod scheduler;
+mod store;

@@ -11,9 +11,13 @@ use crate::error::Error;
 use crate::options::StartOptions;
 use llama_cpp_sys_2 as sys;
 use std::ffi::c_void;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
+
+/// llama.cpp's bound on sequences.
+const MAX_SEQ: usize = 256;
 
 /// Sizes of a context that follow from the options and the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,6 +168,26 @@ impl Context {
     pub(super) fn window_cells(&self, seq: SeqId) -> Option<u32> {
         // SAFETY: as above.
         u32::try_from(unsafe { ffi::lb_used_cells(self.as_ptr(), seq.0 as i32, true) }).ok()
+    }
+
+    /// Cells up to the highest one in use, where the memory has cells.
+    pub(super) fn span(&self) -> Option<u32> {
+        // SAFETY: the context is alive.
+        u32::try_from(unsafe { ffi::lb_span(self.as_ptr()) }).ok()
+    }
+
+    /// Whose cells end at the highest one in use: at most `most` positions, and all sequences that hold those.
+    pub(super) fn top(&self, most: u32) -> Option<(Range<u32>, Vec<SeqId>)> {
+        let mut seqs = [0; MAX_SEQ];
+        let (mut first, mut end) = (0, 0);
+        // SAFETY: the context is alive; the list is as long as it says.
+        let n = unsafe {
+            let (list, cap) = (seqs.as_mut_ptr(), seqs.len() as i32);
+            ffi::lb_top(self.as_ptr(), most as i32, list, cap, &raw mut first, &raw mut end)
+        };
+        let range = u32::try_from(first).ok()?..u32::try_from(end).ok()?;
+        let holders: Vec<SeqId> = seqs.iter().take(n.max(0) as usize).map(|seq| SeqId(*seq as u32)).collect();
+        (!holders.is_empty() && !range.is_empty()).then_some((range, holders))
     }
 
     /// Whether a copy between sequences of one buffer is all that it takes: known for some kinds of memory only.

@@ -1,6 +1,7 @@
 //! The [`Backend`] over a llama.cpp context.
 
 use super::batch::{Batch, Bounds, flaw};
+use super::cells;
 use super::context::{Context, Layout};
 use super::logs;
 use super::machine::n_physical_cores;
@@ -10,7 +11,7 @@ use super::ram::{self, Blobs};
 use super::state::Measured;
 use crate::backend::{Backend, Tokenizer};
 use crate::core::{
-    DecodeOutcome, Drawn, Limits, MemoryKind, Op, OpResult, PassStatus, RequestId, Row, RowOutcome, SeqId,
+    CellCost, DecodeOutcome, Drawn, Limits, MemoryKind, Op, OpResult, PassStatus, RequestId, Row, RowOutcome, SeqId,
     SeqPositions, StateSize,
 };
 use crate::error::Error;
@@ -74,8 +75,14 @@ impl LlamaBackend {
             }
         }
         let has_cache_ids = rules.n_seq_ids > layout.n_seq_max;
-        context.clear();
+        // Running requests never take the last of the ids that compute, where cached ones have ids of their own.
+        let passage = has_cache_ids.then(|| SeqId(layout.n_seq_max - 1));
         let (cells, cells_seq, _) = context.sizes();
+        let cell_cost = passage.map_or(Ok(CellCost::default()), |passage| {
+            let heap = SeqId(layout.n_seq_max);
+            cells::cell_cost(&mut context, &mut batch, SeqId(0), passage, heap, cells)
+        });
+        context.clear();
         let share = if layout.unified { n_ctx } else { n_ctx.div_ceil(layout.n_seq_max) };
         let limits = Limits {
             // llama.cpp rounds up; the engine keeps to what was asked for.
@@ -89,12 +96,12 @@ impl LlamaBackend {
             is_pool: layout.unified && memory != MemoryKind::Recurrent,
             block: if has_cache_ids { ram::BLOCK } else { 0 },
             state,
+            cell_cost: cell_cost.unwrap_or_default(),
             ram_bytes: ram::default_bytes(),
         };
         let n_threads = if options.n_threads == 0 { n_physical_cores() } else { options.n_threads };
         let pool = Pool::new(n_threads as usize);
-        // Running requests never take the last of the ids that compute, where cached ones have ids of their own.
-        let blobs = Blobs::new(has_cache_ids.then(|| SeqId(layout.n_seq_max - 1)), limits.n_ctx);
+        let blobs = Blobs::new(passage, limits.n_ctx);
         let samplers = BTreeMap::new();
         Ok(Self { context, batch, bounds, limits, rules, samplers, blobs, buffer: Vec::new(), pool })
     }
@@ -130,6 +137,10 @@ impl LlamaBackend {
             Op::Remove(seq) => rules.remove(context, *seq),
             Op::Save { seq, from, len, blob } => self.blobs.save(context, rules, *seq, (*from, *len), *blob),
             Op::Restore { seq, from, blobs } => self.blobs.restore(context, rules, *seq, *from, blobs),
+            Op::Compact { n_cells } => match self.blobs.passage() {
+                Some(passage) => cells::compact(context, passage, *n_cells),
+                None => OpResult::Refused("the cells of this memory stay where they are".into()),
+            },
             Op::Forget(blob) => {
                 self.blobs.forget(*blob);
                 OpResult::Done
@@ -210,7 +221,8 @@ impl Backend for LlamaBackend {
             positions.retain(|p| left.iter().all(|q| q.seq != p.seq));
             positions.extend(left);
         }
-        DecodeOutcome { status, rows: rows_out, positions, eval, sample }
+        let span = if self.limits.is_pool { self.context.span().unwrap_or(0) } else { 0 };
+        DecodeOutcome { status, rows: rows_out, positions, span, eval, sample }
     }
 
     fn abort_flag(&self) -> Option<Arc<AtomicBool>> {
@@ -219,7 +231,7 @@ impl Backend for LlamaBackend {
 }
 
 /// A reading of llama.cpp's monotonic clock.
-fn now() -> Duration {
+pub(super) fn now() -> Duration {
     // SAFETY: reads a clock that starting llama.cpp has set.
     Duration::from_micros(unsafe { sys::llama_time_us() }.max(0) as u64)
 }

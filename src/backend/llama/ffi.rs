@@ -118,6 +118,14 @@ unsafe extern "C" {
     pub(super) fn lb_memory_kind_of(ctx: *mut sys::llama_context) -> i32;
     pub(super) fn lb_used_cells(ctx: *mut sys::llama_context, seq: i32, windowed: bool) -> i64;
     pub(super) fn lb_span(ctx: *mut sys::llama_context) -> i64;
+    pub(super) fn lb_top(
+        ctx: *mut sys::llama_context,
+        most: i32,
+        seqs: *mut i32,
+        cap: i32,
+        p0: *mut i32,
+        p1: *mut i32,
+    ) -> i32;
     pub(super) fn lb_tokenize(
         vocab: *const sys::llama_vocab,
         text: *const c_char,

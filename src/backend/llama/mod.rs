@@ -4,6 +4,7 @@
 //! it; what can throw is called through the shim (`shim/`).
 
 mod batch;
+mod cells;
 mod context;
 mod decode;
 mod ffi;

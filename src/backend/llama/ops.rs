@@ -134,9 +134,18 @@ impl Rules {
 
 /// Forget positions from `first` on, or all where it is negative.
 pub(super) fn remove(context: &mut Context, seq: SeqId, first: i32) -> Result<(), String> {
+    cut(context, seq, first, -1)
+}
+
+/// Forget positions `first..end`.
+pub(super) fn remove_range(context: &mut Context, seq: SeqId, first: u32, end: u32) -> Result<(), String> {
+    cut(context, seq, first as i32, end as i32)
+}
+
+fn cut(context: &mut Context, seq: SeqId, first: i32, end: i32) -> Result<(), String> {
     let mut done = false;
     // SAFETY: the context is alive and has a memory; callers check the id.
-    guarded(|err, cap| unsafe { ffi::lb_seq_rm(context.as_ptr(), seq.0 as i32, first, -1, &raw mut done, err, cap) })?;
+    guarded(|err, cap| unsafe { ffi::lb_seq_rm(context.as_ptr(), seq.0 as i32, first, end, &raw mut done, err, cap) })?;
     if done { Ok(()) } else { Err(format!("the memory of this model cannot cut sequence {seq} at {first}")) }
 }
 

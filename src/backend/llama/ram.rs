@@ -39,6 +39,11 @@ impl Blobs {
         Self { saved: BTreeMap::new(), passage, n_cells }
     }
 
+    /// The sequence through which parts of others pass.
+    pub(super) const fn passage(&self) -> Option<SeqId> {
+        self.passage
+    }
+
     /// Copy positions `from..from + len` of a sequence: a block, or all that it holds.
     pub(super) fn save(
         &mut self,
@@ -118,7 +123,7 @@ pub(super) fn default_bytes() -> u64 {
 }
 
 /// Let `to` share positions `at..at + len` of `from`.
-fn share(context: &mut Context, from: SeqId, to: SeqId, at: u32, len: u32) -> Result<(), String> {
+pub(super) fn share(context: &mut Context, from: SeqId, to: SeqId, at: u32, len: u32) -> Result<(), String> {
     let (from, to, first, end) = (from.0 as i32, to.0 as i32, at as i32, (at + len) as i32);
     // SAFETY: the context is alive and has a memory; both ids are below its limit and in one buffer.
     guarded(|err, cap| unsafe { ffi::lb_seq_cp(context.as_ptr(), from, to, first, end, err, cap) }).map(drop)

@@ -2,7 +2,7 @@
 
 use super::extend_hash;
 use crate::core::{Limits, MemoryKind, Row, SeqId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One cell: who shares it, and what the tokens up to it hash to.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,7 +35,7 @@ impl Saved {
 #[derive(Debug)]
 pub(super) struct Cells {
     all: Vec<Cell>,
-    free: Vec<usize>,
+    free: BTreeSet<usize>,
     sequences: BTreeMap<SeqId, Sequence>,
     n_ctx_seq: u32,
     memory: MemoryKind,
@@ -48,7 +48,7 @@ impl Cells {
         let n = if limits.is_pool { limits.n_ctx } else { limits.n_ctx_seq * limits.n_seq_max };
         Self {
             all: vec![Cell::default(); n as usize],
-            free: (0..n as usize).rev().collect(),
+            free: (0..n as usize).collect(),
             sequences: BTreeMap::new(),
             n_ctx_seq: limits.n_ctx_seq,
             memory: limits.memory,
@@ -58,6 +58,29 @@ impl Cells {
 
     pub(super) fn n_used(&self) -> u32 {
         (self.all.len() - self.free.len()) as u32
+    }
+
+    /// Cells up to the highest one in use.
+    pub(super) fn span(&self) -> u32 {
+        self.all.iter().rposition(|cell| cell.n_holders > 0).map_or(0, |top| top as u32 + 1)
+    }
+
+    /// Move cells from the top into holes below, so many at most; whether any was moved.
+    pub(super) fn compact(&mut self, n_cells: u32) -> bool {
+        let mut n_moved = 0;
+        while n_moved < n_cells {
+            let top = self.span() as usize;
+            let hole = self.all.iter().position(|cell| cell.n_holders == 0).filter(|hole| *hole + 1 < top);
+            let Some(hole) = hole else { break };
+            self.all.swap(hole, top - 1);
+            self.free.remove(&hole);
+            self.free.insert(top - 1);
+            for at in self.sequences.values_mut().flat_map(|held| &mut held.cells).filter(|at| **at == top - 1) {
+                *at = hole;
+            }
+            n_moved += 1;
+        }
+        n_moved > 0
     }
 
     /// Sequences that hold anything.
@@ -98,7 +121,7 @@ impl Cells {
     }
 
     fn push(&mut self, seq: SeqId, hash: u64) {
-        let at = self.free.pop().expect("room was checked");
+        let at = self.free.pop_first().expect("room was checked");
         self.all[at] = Cell { n_holders: 1, hash };
         let held = self.sequences.entry(seq).or_default();
         held.cells.push(at);
@@ -144,7 +167,7 @@ impl Cells {
         for at in held.cells.split_off(len as usize) {
             self.all[at].n_holders -= 1;
             if self.all[at].n_holders == 0 {
-                self.free.push(at);
+                self.free.insert(at);
             }
         }
         if len == 0 {

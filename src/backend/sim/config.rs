@@ -1,6 +1,6 @@
 //! What is simulated.
 
-use crate::core::{Limits, MemoryKind, StateSize};
+use crate::core::{CellCost, Limits, MemoryKind, StateSize};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -93,6 +93,8 @@ pub struct SimConfig {
     /// What the RAM tier may take, where the options do not say; a block takes 1 KiB, a whole sequence 16 bytes more for
     /// each position. Unit: bytes.
     pub ram_bytes: u64,
+    /// What cells cost; it is told only, and no pass gets longer by it.
+    pub cell_cost: CellCost,
     /// Of the faults' randomness.
     pub seed: u64,
     /// One in so many tokens ends a generation; 0 means none does.
@@ -116,6 +118,7 @@ impl Default for SimConfig {
             kv_unified: true,
             block: 64,
             ram_bytes: 1 << 20,
+            cell_cost: CellCost::default(),
             seed: 0,
             eog_every: 0,
             latency: Latency::default(),
@@ -142,6 +145,7 @@ impl SimConfig {
             is_pool: self.kv_unified && self.memory != MemoryKind::Recurrent,
             block: if has_cache_ids { self.block } else { 0 },
             state: StateSize { fixed: 1024, per_token: per_state, per_window_token: 0 },
+            cell_cost: if has_cache_ids { self.cell_cost } else { CellCost::default() },
             ram_bytes: self.ram_bytes,
         }
     }

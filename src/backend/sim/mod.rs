@@ -73,6 +73,11 @@ impl SimBackend {
         }
     }
 
+    /// Cells up to the highest one in use, where that matters.
+    pub fn span(&self) -> u32 {
+        if self.limits.is_pool { self.cells.span() } else { 0 }
+    }
+
     /// Positions that a sequence holds.
     pub fn seq_len(&self, seq: SeqId) -> u32 {
         self.cells.len(seq)
@@ -104,6 +109,11 @@ impl SimBackend {
             }
             Op::Save { seq, from, len, blob } => self.save(*seq, *from, *len, *blob),
             Op::Restore { seq, from, blobs } => self.restore(*seq, *from, blobs),
+            Op::Compact { n_cells } => {
+                assert!(self.limits.block > 0, "the cells of this memory stay where they are");
+                let moved = self.cells.compact(*n_cells);
+                if moved { OpResult::Done } else { OpResult::Refused("there are no holes".into()) }
+            }
             Op::Forget(blob) => {
                 self.blobs.remove(blob);
                 OpResult::Done
@@ -284,6 +294,7 @@ impl SimBackend {
             status,
             rows: Vec::new(),
             positions: self.positions(seqs.into_iter()),
+            span: self.span(),
             eval: self.config.latency.pass(rows.len()),
             sample: Duration::ZERO,
         }
@@ -319,7 +330,8 @@ impl Backend for SimBackend {
             MemoryKind::SlidingWindow(_) => self.positions(self.cells.sequences().into_iter()),
             MemoryKind::Full | MemoryKind::Recurrent | MemoryKind::Hybrid => Vec::new(),
         };
-        DecodeOutcome { status: PassStatus::Done, rows: drawn, positions, eval, sample: Duration::ZERO }
+        let span = self.span();
+        DecodeOutcome { status: PassStatus::Done, rows: drawn, positions, span, eval, sample: Duration::ZERO }
     }
 
     fn abort_flag(&self) -> Option<Arc<AtomicBool>> {

@@ -216,3 +216,39 @@ fn blocks_come_back_from_ram_where_they_were_and_behind_a_shared_beginning() {
     assert_eq!(bench.backend.prepare(&[Op::Forget(BlobId(0)), restore(3, 0, &[0])]), [OpResult::Done, nothing(true)]);
     assert_eq!(bench.backend.held(SeqId(3)), None);
 }
+
+#[test]
+#[ignore = "needs LLAMA_BATCH_TEST_MODEL"]
+fn cells_move_down_into_holes_and_the_text_stays_the_same() {
+    let model = model();
+    let mut bench = Bench::new(Arc::clone(&model), &options());
+    let cost = bench.backend.limits().cell_cost;
+    assert!(cost.moved_ns > 0 && cost.idle_ns < 1_000_000, "{cost:?}");
+    let (below, prompt) = (long(&model, 300), long(&model, 260));
+    bench.open(1, &below);
+    bench.prefill(1, 0, &below, 0);
+    bench.open(2, &prompt);
+    let first = bench.prefill(2, 1, &prompt, 0);
+    assert_eq!(bench.copy(1, 100, 200), OpResult::Done);
+    let text = bench.generate(2, 1, first, 260, 8);
+    bench.remove(0);
+    let compact = Op::Compact { n_cells: 64 };
+    let mut n_ops = 0;
+    while bench.backend.prepare(std::slice::from_ref(&compact)) == [OpResult::Done] {
+        n_ops += 1;
+        assert_eq!(bench.backend.used_cells(SeqId(0)), Some(267), "nothing is lost, nothing is there twice");
+        assert!(n_ops < 20);
+    }
+    assert!(n_ops >= 4, "{n_ops}");
+    assert_eq!((bench.backend.held(SeqId(1)), bench.backend.held(SeqId(100))), (Some((0, 266)), Some((0, 199))));
+    let outcome = bench.backend.decode(&rows(2, 1, &[text[7]], 267));
+    assert!(outcome.span <= 300, "{} cells", outcome.span);
+    // Both that hold the cells go on as before.
+    bench.trim(1, 259);
+    let again = bench.prefill(2, 1, &prompt, 259);
+    assert_eq!(bench.generate(2, 1, again, 260, 8), text);
+    assert_eq!(bench.copy(100, 2, 200), OpResult::Done);
+    let again = bench.prefill(2, 2, &prompt, 200);
+    assert_eq!(bench.generate(2, 2, again, 260, 8), text);
+    assert!(refused(&bench.backend.prepare(&[compact])[0]), "there are no holes");
+}

@@ -5,6 +5,7 @@ mod memories;
 mod pressure;
 mod promises;
 mod ram;
+mod residency;
 mod swarm;
 
 use llama_batch::backend::sim::SimConfig;
@@ -41,6 +42,7 @@ fn request(id: u64, prompt: Vec<Token>, max_tokens: u32) -> Request {
             penalty_last_n: 64,
             seed: 7,
         },
+        priority: 0,
         cache_prompt: true,
         session: None,
         scope: None,

@@ -36,6 +36,33 @@ fn the_oldest_is_never_parked() {
 }
 
 #[test]
+fn the_oldest_of_the_most_urgent_is_never_parked_and_the_least_urgent_yields_first() {
+    let mut sim = Simulation::new(config(4, 260), options(4));
+    for (id, priority) in [(1, 5), (2, 0), (3, 0), (4, 5)] {
+        sim.submit(Request { priority, ..request(id, prompt(30), 120) }).expect("room");
+    }
+    let seen = run_all(&mut sim);
+    let parked =
+        seen.events.iter().filter_map(|e| if let Event::Parked { request, .. } = e { Some(request.0) } else { None });
+    let parked: Vec<u64> = parked.collect();
+    assert_eq!(parked[..2], [4, 1], "{parked:?}");
+    assert!(!parked.contains(&2), "{parked:?}");
+    assert!((1..=4).all(|id| seen.end(id) == &Ok(FinishReason::MaxTokens)));
+}
+
+#[test]
+fn slots_go_by_priority_and_then_by_arrival() {
+    let mut sim = Simulation::new(config(1, 512), options(1));
+    for (id, priority) in [(1, 0), (2, 1), (3, -1), (4, 1), (5, -1)] {
+        sim.submit(Request { priority, cache_prompt: false, ..request(id, prompt(8), 4) }).expect("room");
+    }
+    let seen = run_all(&mut sim);
+    let started =
+        seen.events.iter().filter_map(|e| if let Event::Started { request, .. } = e { Some(request.0) } else { None });
+    assert_eq!(started.collect::<Vec<u64>>(), [3, 5, 1, 2, 4]);
+}
+
+#[test]
 fn a_request_that_fills_its_context_alone_ends_with_all_its_text() {
     let mut sim = Simulation::new(config(2, 64), options(2));
     sim.submit(request(1, prompt(20), 500)).expect("room");

@@ -133,6 +133,18 @@ fn time_outs_end_requests_in_the_queue_and_in_slots_with_the_option_that_set_the
 }
 
 #[test]
+fn a_prompt_that_waits_for_its_turn_behind_long_ones_does_not_stall() {
+    let mut sim = Simulation::new(config(4, 8192), SchedulerOptions { n_batch: 64, chunk_size: 64, ..options(4) });
+    for id in 1..=4 {
+        let own = (0..1500).map(|i| ((id * 31 + i) % 250) as Token).collect();
+        // A pass takes some 140 ms, a whole prompt over 3 s.
+        sim.submit(Request { stall_timeout: Some(Duration::from_secs(1)), ..request(id, own, 2) }).expect("room");
+    }
+    let seen = run_all(&mut sim);
+    assert!((1..=4).all(|id| seen.end(id) == &Ok(FinishReason::MaxTokens)));
+}
+
+#[test]
 fn a_request_stalls_only_while_it_holds_a_slot_and_makes_no_progress() {
     let mut sim = Simulation::new(config(1, 512), options(1));
     sim.submit(Request { stall_timeout: Some(Duration::from_millis(100)), ..request(1, prompt(5), 40) }).expect("room");

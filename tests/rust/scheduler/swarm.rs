@@ -3,7 +3,7 @@
 
 use super::*;
 use llama_batch::backend::sim::{Fault, FaultRates};
-use llama_batch::core::MemoryKind;
+use llama_batch::core::{CellCost, MemoryKind};
 use llama_batch::options::{BatchStrategy, Key, StrategyOption};
 use proptest::prelude::*;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// One thing that happens in a swarm.
 #[derive(Clone, Debug)]
 enum Happening {
-    Submit { len: u32, shared: u32, max_tokens: u32, scope: u8, cache: bool, timeout_ms: Option<u64> },
+    Submit { len: u32, shared: u32, max_tokens: u32, scope: u8, priority: i32, cache: bool, timeout_ms: Option<u64> },
     Cancel(u8),
     Begin,
     Step,
@@ -20,12 +20,13 @@ enum Happening {
 }
 
 fn happening() -> impl Strategy<Value = Happening> {
-    let submit = (1u32..90, 0u32..60, 0u32..40, 0u8..3, any::<bool>(), prop::option::weighted(0.1, 1u64..400))
-        .prop_map(|(len, shared, max_tokens, scope, cache, timeout_ms)| Happening::Submit {
+    let submit = (1u32..90, 0u32..60, 0u32..40, 0u8..3, 0i32..3, any::<bool>(), prop::option::weighted(0.1, 1u64..400))
+        .prop_map(|(len, shared, max_tokens, scope, priority, cache, timeout_ms)| Happening::Submit {
             len,
             shared,
             max_tokens,
             scope,
+            priority,
             cache,
             timeout_ms,
         });
@@ -75,7 +76,7 @@ fn world() -> impl Strategy<Value = (SimConfig, SchedulerOptions)> {
         prop::option::of(0u32..4),
         any::<u64>(),
         any::<bool>(),
-        (1u32..40, prop::sample::select(vec![0, 1 << 10, 5 << 10, 1 << 20])),
+        (1u32..40, prop::sample::select(vec![0, 1 << 10, 5 << 10, 1 << 20]), prop::sample::select(vec![0, 1, 5, 1000])),
     )
         .prop_map(
             |(memory, kv_unified, n_parallel, n_ctx, n_batch, chunk_size, strategy, n_cache_seqs, seed, eog, ram)| {
@@ -89,6 +90,7 @@ fn world() -> impl Strategy<Value = (SimConfig, SchedulerOptions)> {
                     seed,
                     block: ram.0,
                     ram_bytes: ram.1,
+                    cell_cost: CellCost { idle_ns: ram.2, moved_ns: 10 },
                     eog_every: if eog { 20 } else { 0 },
                     ..SimConfig::default()
                 };
@@ -113,12 +115,13 @@ fn swarm(config: &SimConfig, options: &SchedulerOptions, happenings: &[Happening
     let mut next = 1;
     for happening in happenings {
         match happening {
-            Happening::Submit { len, shared, max_tokens, scope, cache, timeout_ms } => {
+            Happening::Submit { len, shared, max_tokens, scope, priority, cache, timeout_ms } => {
                 let tokens =
                     [prompt(*shared), (0..*len).map(|i| ((next * 31 + u64::from(i)) % 250) as Token).collect()]
                         .concat();
                 let r = Request {
                     scope: (*scope > 0).then(|| Key(scope.to_string())),
+                    priority: *priority,
                     cache_prompt: *cache,
                     timeout: timeout_ms.map(Duration::from_millis),
                     ..request(next, tokens, *max_tokens)
