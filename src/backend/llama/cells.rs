@@ -9,12 +9,13 @@ use super::state::{get, set};
 use crate::core::{CellCost, OpResult, RequestId, Row, SeqId};
 use std::time::Duration;
 
-/// Idle cells that a pass is measured with.
-const N_MEASURED: u32 = 2048;
-/// Passes of which the shortest counts.
-const N_TRIES: usize = 3;
+/// Idle cells that a pass is measured with; half of them at least.
+const N_MEASURED: u32 = 4096;
+/// Passes of which the shortest counts: so many, or the few that fit into so long a time.
+const N_TRIES: usize = 5;
+const LONGEST: Duration = Duration::from_millis(250);
 /// What a pass gets longer by is not told from noise below this part of it.
-const NOISE: f64 = 0.02;
+const NOISE: f64 = 0.01;
 
 /// Move cells from the top of the buffer into holes below, `n_cells` at most, by way of a sequence that nobody else uses.
 /// Refused, with nothing changed, where that gains nothing.
@@ -62,7 +63,7 @@ pub(super) fn cell_cost(
     n_free: u32,
 ) -> Result<CellCost, String> {
     let n_idle = N_MEASURED.min(n_free / 2) / BLOCK * BLOCK;
-    if n_idle < N_MEASURED / 4 {
+    if n_idle < N_MEASURED / 2 {
         return Ok(CellCost::default());
     }
     let near = shortest_pass(context, batch, one)?;
@@ -89,6 +90,9 @@ pub(super) fn cell_cost(
     }
     let saved = now().saturating_sub(began);
     let far = shortest_pass(context, batch, one)?;
+    // A machine that got faster or slower meanwhile is not the cells' doing.
+    remove(context, heap, -1)?;
+    let near = near.min(shortest_pass(context, batch, one)?);
     let gained = far.saturating_sub(near.mul_f64(1.0 + NOISE));
     let per_cell = |time: Duration, n: u32| u32::try_from(time.as_nanos() / u128::from(n)).unwrap_or(u32::MAX);
     let moved = per_cell(restored, n_idle - BLOCK).saturating_add(per_cell(saved, 4 * n_idle));
@@ -107,6 +111,7 @@ fn shortest_pass(context: &mut Context, batch: &mut Batch, one: SeqId) -> Result
     let token = context.model.bos().unwrap_or(0);
     let row = Row { request: RequestId(0), seq: one, pos: 1, token, draws: true };
     let mut shortest = Duration::MAX;
+    let started = now();
     for _ in 0..N_TRIES {
         let began = now();
         let (code, _) = context.decode(batch, &[row])?;
@@ -114,6 +119,9 @@ fn shortest_pass(context: &mut Context, batch: &mut Batch, one: SeqId) -> Result
         remove(context, one, 1)?;
         if code != 0 {
             return Err(format!("llama_decode returned {code}"));
+        }
+        if now().saturating_sub(started) > LONGEST {
+            break;
         }
     }
     Ok(shortest)

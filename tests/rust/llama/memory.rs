@@ -221,7 +221,7 @@ fn blocks_come_back_from_ram_where_they_were_and_behind_a_shared_beginning() {
 #[ignore = "needs LLAMA_BATCH_TEST_MODEL"]
 fn cells_move_down_into_holes_and_the_text_stays_the_same() {
     let model = model();
-    let mut bench = Bench::new(Arc::clone(&model), &options());
+    let mut bench = Bench::new(Arc::clone(&model), &StartOptions { n_ctx: 4096, ..options() });
     let cost = bench.backend.limits().cell_cost;
     assert!(cost.moved_ns > 0 && cost.idle_ns < 1_000_000, "{cost:?}");
     let (below, prompt) = (long(&model, 300), long(&model, 260));
