@@ -4,12 +4,13 @@ use super::{model, named};
 use llama_batch::backend::Backend;
 use llama_batch::backend::llama::{LlamaBackend, Model, load};
 use llama_batch::core::{
-    Event, FinishReason, MemoryKind, Mode, Outcome, Request, RequestId, Scheduler, SchedulerOptions, SeqId, Time,
-    Token, Work,
+    Event, FinishReason, Limits, MemoryKind, Mode, Outcome, PassStatus, Request, RequestId, Scheduler,
+    SchedulerOptions, SeqId, Time, Token, Work,
 };
 use llama_batch::options::{RequestOptions, StartOptions};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A scheduler over a small KV cache of llama.cpp's, and the tokens that each request got.
 struct Harness {
@@ -17,6 +18,8 @@ struct Harness {
     backend: LlamaBackend,
     tokens: BTreeMap<u64, Vec<Token>>,
     ends: BTreeMap<u64, FinishReason>,
+    /// How the passes ended.
+    statuses: Vec<PassStatus>,
 }
 
 impl Harness {
@@ -46,7 +49,11 @@ impl Harness {
         let Some(work) = self.scheduler.plan(Time(1_000)) else { return false };
         let outcome = match &work {
             Work::Prepare(ops) => Outcome::Prepare(self.backend.prepare(ops)),
-            Work::Decode(rows) => Outcome::Decode(self.backend.decode(rows)),
+            Work::Decode(rows) => {
+                let outcome = self.backend.decode(rows);
+                self.statuses.push(outcome.status.clone());
+                Outcome::Decode(outcome)
+            }
             Work::Strategy(_) => panic!("the strategy is built in"),
         };
         self.scheduler.apply(Time(1_000), work, outcome);
@@ -65,11 +72,16 @@ impl Harness {
     }
 }
 
+fn harness(model: Arc<Model>, options: &StartOptions, n_ctx_told: Option<u32>) -> Harness {
+    let backend = LlamaBackend::new(model, options).unwrap();
+    let limits = backend.limits();
+    let limits = Limits { n_ctx: n_ctx_told.unwrap_or(limits.n_ctx), ..limits };
+    let scheduler = Scheduler::new(SchedulerOptions::from(options), limits);
+    Harness { scheduler, backend, tokens: BTreeMap::new(), ends: BTreeMap::new(), statuses: Vec::new() }
+}
+
 /// Eight requests with common beginnings, more than the cells can hold, one of them cancelled: what came of them.
-fn serve(model: Arc<Model>, options: &StartOptions) -> Harness {
-    let backend = LlamaBackend::new(Arc::clone(&model), options).unwrap();
-    let scheduler = Scheduler::new(SchedulerOptions::from(options), backend.limits());
-    let mut all = Harness { scheduler, backend, tokens: BTreeMap::new(), ends: BTreeMap::new() };
+fn serve(mut all: Harness) -> Harness {
     let n_vocab = all.backend.limits().n_vocab as u64;
     let token = |which: u64, at: u64| ((which * 37 + at * (which + 5)) % (n_vocab - 20) + 10) as Token;
     let prompt = |id: u64| -> Vec<Token> {
@@ -99,8 +111,41 @@ fn small() -> StartOptions {
 #[test]
 #[ignore = "needs LLAMA_BATCH_TEST_MODEL"]
 fn the_account_of_cells_is_what_llama_cpp_counts_whatever_happens() {
-    let stats = serve(model(), &small()).scheduler.stats();
+    let stats = serve(harness(model(), &small(), None)).scheduler.stats();
     assert!(stats.n_evicted > 0 && stats.n_prefix_cache_tokens > 0 && stats.ram_cache_entries > 0, "{stats:?}");
+}
+
+#[test]
+#[ignore = "needs LLAMA_BATCH_TEST_MODEL"]
+fn a_cache_that_llama_cpp_finds_full_although_the_account_has_room_loses_nobody() {
+    // The scheduler believes in half as many cells again as there are.
+    let all = serve(harness(model(), &small(), Some(768)));
+    assert!(all.statuses.contains(&PassStatus::KvFull), "llama_decode returned 1");
+    assert!(all.scheduler.stats().n_evicted > 0);
+}
+
+#[test]
+#[ignore = "needs LLAMA_BATCH_TEST_MODEL"]
+fn passes_that_are_aborted_lose_nobody() {
+    let mut all = harness(model(), &small(), None);
+    let abort = all.backend.abort_flag().unwrap();
+    all.submit(20, &[5; 90], 6);
+    for n_steps in 0.. {
+        abort.store(n_steps % 3 == 1, Ordering::Relaxed);
+        if !all.step() {
+            break;
+        }
+    }
+    let aborted = |status: &&PassStatus| matches!(status, PassStatus::Failed { code: 2, .. });
+    assert!(all.statuses.iter().filter(aborted).count() > 2, "llama_decode returned 2");
+    assert_eq!(all.ends[&20], FinishReason::MaxTokens);
+    let alone = {
+        let mut one = harness(model(), &small(), None);
+        one.submit(20, &[5; 90], 6);
+        while one.step() {}
+        one.tokens
+    };
+    assert_eq!(all.tokens, alone);
 }
 
 #[test]
@@ -112,7 +157,7 @@ fn the_account_holds_for_every_kind_of_memory() {
         for (swa_full, kv_unified) in [(false, true), (true, true), (false, false)] {
             let n_ctx = if kv_unified { 512 } else { 3 * 512 };
             let options = StartOptions { n_ctx, swa_full, kv_unified: Some(kv_unified), ..small() };
-            let all = serve(Arc::clone(&model), &options);
+            let all = serve(harness(Arc::clone(&model), &options, None));
             let stats = all.scheduler.stats();
             assert!(stats.n_prefix_cache_tokens > 0 && stats.ram_cache_entries > 0, "{variable}: {stats:?}");
         }
