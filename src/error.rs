@@ -87,6 +87,9 @@ pub enum Error {
     /// The chat template is missing or failed.
     #[error("{0}")]
     Template(String),
+    /// A session could not be saved or loaded.
+    #[error("{0}")]
+    Session(String),
     /// A forward pass or a draw failed, and so did the retry.
     #[error("inference failed: {0}")]
     Inference(String),
@@ -109,6 +112,7 @@ impl Error {
             Self::ContextFull { .. } => "context_full",
             Self::Prompt(_) => "invalid_prompt",
             Self::Template(_) => "invalid_template",
+            Self::Session(_) => "session",
             Self::Inference(_) => "inference_failed",
         }
     }
@@ -126,7 +130,8 @@ impl Error {
             | Self::EmptyPrompt
             | Self::ContextFull { .. }
             | Self::Prompt(_)
-            | Self::Template(_) => false,
+            | Self::Template(_)
+            | Self::Session(_) => false,
         }
     }
 }

@@ -29,10 +29,11 @@ LAYERS = {
     "options": {"error"},
     "core": {"error", "options"},
     "sampling": {"error", "options", "core"},
+    "store": set(),
     "backend": {"error", "options", "core", "sampling"},
     "sim": {"error", "options", "core", "sampling", "backend"},
-    "engine": {"error", "options", "core", "sampling", "backend"},
-    "py": {"error", "options", "core", "sampling", "backend", "sim", "engine"},
+    "engine": {"error", "options", "core", "sampling", "backend", "store"},
+    "py": {"error", "options", "core", "sampling", "backend", "sim", "engine", "store"},
 }
 # What makes a decision depend on anything but the inputs of the core.
 IMPURE = re.compile(

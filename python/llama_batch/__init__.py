@@ -31,6 +31,7 @@ from llama_batch.errors import (  # noqa: E402
     PromptError,
     QueueFullError,
     RequestTimeoutError,
+    SessionError,
 )
 from llama_batch.generation import Generation  # noqa: E402
 from llama_batch.mapping import Map  # noqa: E402
@@ -41,6 +42,7 @@ from llama_batch.types import (  # noqa: E402
     Chunk,
     Completion,
     OptionSpec,
+    SavedSession,
     Stats,
     StrategyRow,
     StrategyView,
@@ -81,6 +83,8 @@ __all__ = [
     "QueueFullError",
     "RequestOptions",
     "RequestTimeoutError",
+    "SavedSession",
+    "SessionError",
     "Simulation",
     "SimulationEvent",
     "StartOptions",

@@ -221,6 +221,12 @@ class Engine:
     def check(self, options: dict[str, Any]) -> None:
         """Check the options of a request, and submit nothing."""
 
+    def save_session(self, session: Any, path: str | PathLike[str], scope: Any = None) -> tuple[int, int]:
+        """Save a session: all tokens, and those that need not be computed again."""
+
+    def load_session(self, path: str | PathLike[str], session: Any = None, scope: Any = None) -> tuple[Any, int, int]:
+        """Load one: its name, all tokens, and those that need not be computed again."""
+
     def submit(self, prompt: Any, options: dict[str, Any], stream: bool) -> Ticket:
         """Submit text or token ids."""
 

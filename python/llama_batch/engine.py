@@ -13,6 +13,7 @@ from llama_batch._api import EngineApi
 from llama_batch._hub import current_hub, run_in_thread
 from llama_batch._logs import start_draining
 from llama_batch._messages import as_json, as_plain
+from llama_batch._sessions import SessionsApi
 from llama_batch._source import is_uri, local_file, sim_settings
 from llama_batch._unique import Unique
 from llama_batch.errors import ChatTemplateError, EngineForkedError, LlamaBatchError, OptionError, PromptError
@@ -34,7 +35,7 @@ STRATEGY_TIMEOUT_S = 2.0
 """How long it waits for a custom batch strategy; then `SystemExit` is raised in it."""
 
 
-class Engine(Unique, EngineApi):
+class Engine(Unique, SessionsApi, EngineApi):
     """Serves any number of callers from one model, from any thread and any event loop.
 
     It takes requests in at once; they wait while the model loads. `with` and `async with` wait for the model; leaving

@@ -222,6 +222,12 @@ class ChatTemplateError(LlamaBatchError, ValueError):
     code = "invalid_template"
 
 
+class SessionError(LlamaBatchError):
+    """A session cannot be saved or loaded: it is not there, or its file is not one for this engine, model and scope."""
+
+    code = "session"
+
+
 class InferenceError(LlamaBatchError):
     """A forward pass or a draw failed, and so did the retry."""
 

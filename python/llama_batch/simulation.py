@@ -45,8 +45,8 @@ class Simulation:
 
     Args:
         model: a `sim:` URI with settings of the simulated model: `pass_ms` and `row_ms` (how long a forward pass
-            takes), `eog_every` (one in so many tokens ends an answer; 0: none does), `memory` (`full`, `recurrent` or
-            `window:TOKENS`), `seed`, `n_vocab`, and chances of faults per mille by their names.
+            takes), `eog_every` (one in so many tokens ends an answer; 0: none does), `memory` (`full`, `recurrent`,
+            `hybrid` or `window:TOKENS`), `seed`, `n_vocab`, and chances of faults per mille by their names.
         **options: start options of an `Engine`; `batch_strategy` as a word.
 
     Raises:

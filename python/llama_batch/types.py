@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
+from pathlib import Path  # noqa: TC003 - for those who read the annotations
 from typing import Any, Literal, Self, TypeAlias
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "ModelSource",
     "OptionSpec",
     "Prompt",
+    "SavedSession",
     "Stats",
     "StrategyRow",
     "StrategyView",
@@ -232,6 +234,23 @@ class Stats:
     n_events_dropped: int = 0
     load_progress: float = 0.0
     load_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SavedSession:
+    """A session in a file.
+
+    Attributes:
+        session: its name, as it was saved or loaded.
+        path: the file.
+        n_tokens: the tokens of its last request: its prompt, and what was generated.
+        n_restorable: those of them whose KV state is there too; the rest is computed again.
+    """
+
+    session: Hashable
+    path: Path
+    n_tokens: int
+    n_restorable: int
 
 
 @dataclass(frozen=True, slots=True)

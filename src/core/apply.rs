@@ -31,16 +31,21 @@ impl Scheduler {
                 }
                 Op::Trim { seq, len } => match result {
                     OpResult::Done => self.sequences.cells.trim(seq, len),
-                    OpResult::Refused(_) | OpResult::Saved { .. } | OpResult::Restored { .. } => {
+                    OpResult::Refused(_)
+                    | OpResult::Saved { .. }
+                    | OpResult::Restored { .. }
+                    | OpResult::Exported(_) => {
                         self.forget_prefix(seq);
                     }
                 },
                 Op::Remove(seq) => self.sequences.cells.trim(seq, 0),
-                Op::Save { len, blob, .. } => self.apply_save(blob, len, &result),
+                Op::Save { len, blob, .. } | Op::Import { len, blob, .. } => self.apply_save(blob, len, &result),
+                Op::Export { transfer, tokens, blobs } => self.apply_export(transfer, &tokens, &blobs, result),
                 Op::Restore { seq, from, blobs } => self.apply_restore(seq, from, &blobs, &result),
             }
         }
         self.reserved = 0;
+        self.tell_loaded();
         self.tell_ram();
         self.tell_starts();
     }

@@ -2,6 +2,7 @@
 
 use super::ids::{RequestId, SeqId, Token};
 use super::request::Mode;
+use super::transfer::{SessionState, TransferId};
 use crate::error::Error;
 use crate::options::Key;
 use serde::{Deserialize, Serialize};
@@ -311,6 +312,20 @@ pub enum Event {
         matched_tokens: u32,
         /// Tokens that it holds.
         cached_tokens: u32,
+    },
+    /// The state of a session, for whoever asked for it.
+    SessionSaved {
+        /// Who asked.
+        transfer: TransferId,
+        /// What there is of it.
+        state: SessionState,
+    },
+    /// A session is in the RAM tier.
+    SessionLoaded {
+        /// Who brought it.
+        transfer: TransferId,
+        /// Tokens that can be restored.
+        n_restorable: u32,
     },
     /// The custom strategy failed, or answered what cannot be; the default stood in.
     StrategyFailed {

@@ -72,6 +72,7 @@ impl Scheduler {
         let session = live.request.session.clone();
         let scope = live.request.scope.clone();
         let new = Cached { tokens, scope, session, last_used: now, pos_min: live.pos_min, n_saved: 0, rent: 0 };
+        self.note_session(now, new.scope.as_ref(), new.session.as_ref(), &new.tokens);
         let (holder, subsumed) = self.sequences.around(&new);
         if let Some(holder) = holder {
             if let Some(cached) = self.sequences.cached_mut(holder) {

@@ -37,6 +37,7 @@ mod strategy;
 mod text;
 mod tiers;
 mod time;
+mod transfer;
 mod work;
 
 pub use event::{Event, FinishReason, Finished, PrefixReason, PrefixSource, PressureReason, RamOp, Timings, Usage};
@@ -48,6 +49,7 @@ pub use request::{Mode, Request, SamplingParams};
 pub use scheduler::{Scheduler, SchedulerOptions};
 pub use stats::Stats;
 pub use time::{Time, ms};
+pub use transfer::{SessionState, StatePart, TransferId};
 pub use work::{
     DecodeOutcome, Drawn, Grant, Limits, Op, OpResult, Outcome, PassStatus, Row, RowOutcome, SeqPositions, StrategyRow,
     StrategyView, Work,

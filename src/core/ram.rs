@@ -3,16 +3,19 @@
 //! Where the memory has blocks, those of a fixed length form a tree for each scope: a block stands under the one before
 //! it, so that what two conversations have in common is kept once. A block's key is a hash chained over all tokens before
 //! it, as in vLLM's prefix caching; unlike there, a hit is compared token by token, so that a collision is a miss and
-//! nothing else. Elsewhere a block is a whole sequence: it stands on nothing, and an index over the tokens finds it.
+//! nothing else; a last block may be shorter, and one that matches in part is of use too. Elsewhere a block is a whole sequence: it stands on nothing, and an index over the tokens finds it.
 
 use super::ids::{BlobId, Token};
 use super::mix::{GOLDEN, mix};
-use super::prefix::PrefixIndex;
+use super::prefix::{PrefixIndex, common_prefix};
 use super::time::Time;
 use crate::options::Key;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+/// Tokens of a block that are worth restoring it for.
+pub(super) const MIN_PART: u32 = 8;
 
 /// One block.
 #[derive(Debug)]
@@ -46,6 +49,8 @@ pub(super) struct RamTier {
     n_bytes: u64,
     blocks: BTreeMap<BlobId, Block>,
     by_hash: BTreeMap<u64, BlobId>,
+    /// Blocks by the hash of what stands before them.
+    behind: BTreeMap<u64, BTreeSet<BlobId>>,
     /// Whole sequences by their tokens.
     whole: PrefixIndex<BlobId>,
     /// Blocks without a block behind them: least recently used first, and of those the deepest.
@@ -98,14 +103,38 @@ impl RamTier {
         path
     }
 
+    /// Of the blocks behind a path, the one that goes on most like these tokens, and how long it does.
+    pub(super) fn part(&self, scope: Option<&Key>, path: &[BlobId], rest: &[Token]) -> Option<(BlobId, u32)> {
+        let parent = path.last().copied();
+        let before = parent.map_or_else(|| seed(scope), |id| self.blocks[&id].hash);
+        let behind = self.behind.get(&before)?.iter().map(|id| (*id, &self.blocks[id]));
+        let of_path = behind.filter(|(_, block)| block.parent == parent && block.scope.as_ref() == scope);
+        let common = of_path.map(|(id, block)| (id, common_prefix(&block.tokens, rest) as u32));
+        common.max_by_key(|(id, len)| (*len, *id)).filter(|(_, len)| *len >= MIN_PART)
+    }
+
+    /// Shorter blocks that another has all of, standing where it stands.
+    fn shorter(&self, before: u64, new: BlobId) -> Vec<BlobId> {
+        let Some(behind) = self.behind.get(&before) else { return Vec::new() };
+        let block = &self.blocks[&new];
+        let is_part =
+            |other: &Block| other.tokens.len() < block.tokens.len() && block.tokens.starts_with(&other.tokens);
+        let alike = |other: &Block| other.parent == block.parent && other.scope == block.scope && other.n_children == 0;
+        let found = behind.iter().filter(|id| alike(&self.blocks[id]) && is_part(&self.blocks[id]));
+        found.copied().filter(|id| !self.pinned.contains(id)).collect()
+    }
+
     /// Tokens of a block that is there.
     pub(super) fn len_of(&self, id: BlobId) -> u32 {
         self.blocks.get(&id).map_or(0, |block| block.tokens.len() as u32)
     }
 
-    /// Whole sequences that another begins with, those about to be restored excepted.
+    /// Blocks of which another has all, those about to be restored excepted.
     pub(super) fn subsumed(&self, id: BlobId) -> Vec<BlobId> {
         let Some(block) = self.blocks.get(&id) else { return Vec::new() };
+        if self.block > 0 {
+            return self.shorter(self.before(block), id);
+        }
         let found = self.matches(block.scope.as_ref(), &block.tokens).filter(|(_, n_held, len)| n_held == len);
         found.map(|(other, ..)| other).filter(|other| *other != id && !self.pinned.contains(other)).collect()
     }
@@ -121,6 +150,11 @@ impl RamTier {
         let block = &self.blocks[&id];
         let same = block.parent == parent && *block.tokens == *tokens && block.scope.as_ref() == scope;
         same.then_some(id)
+    }
+
+    /// The hash of what stands before a block.
+    fn before(&self, block: &Block) -> u64 {
+        block.parent.map_or_else(|| seed(block.scope.as_ref()), |id| self.blocks[&id].hash)
     }
 
     /// Note that blocks were used.
@@ -182,6 +216,7 @@ impl RamTier {
         self.n_bytes += block.n_bytes;
         self.leaves.insert(leaf(id, &block));
         self.by_hash.insert(hash, id);
+        self.behind.entry(before).or_default().insert(id);
         if self.block == 0 {
             self.whole.insert(scope, id, Arc::clone(&block.tokens));
         }
@@ -218,6 +253,13 @@ impl RamTier {
         let Some(block) = self.blocks.remove(&id) else { return };
         self.leaves.remove(&leaf(id, &block));
         self.by_hash.remove(&block.hash);
+        let before = self.before(&block);
+        if let Some(behind) = self.behind.get_mut(&before) {
+            behind.remove(&id);
+            if behind.is_empty() {
+                self.behind.remove(&before);
+            }
+        }
         self.whole.remove(block.scope.as_ref(), id);
         self.n_bytes -= block.n_bytes;
         if let Some(parent) = block.parent {
@@ -241,6 +283,11 @@ impl RamTier {
         self.whole.check();
         assert_eq!(self.blocks.values().map(|block| block.n_bytes).sum::<u64>(), self.n_bytes, "bytes of the blocks");
         assert_eq!(self.by_hash.len(), self.blocks.len(), "each block has its hash");
+        assert_eq!(
+            self.behind.values().map(BTreeSet::len).sum::<usize>(),
+            self.blocks.len(),
+            "each block has its place"
+        );
         let mut n_behind: BTreeMap<BlobId, u32> = BTreeMap::new();
         for parent in self.blocks.values().filter_map(|block| block.parent) {
             *n_behind.entry(parent).or_default() += 1;

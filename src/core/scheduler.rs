@@ -2,7 +2,7 @@
 //! a pass, `apply.rs` takes its outcome, `finish.rs` ends a request.
 
 use super::event::{Event, FinishReason, PressureReason};
-use super::ids::{RequestId, SeqId, SlotId};
+use super::ids::{BlobId, RequestId, SeqId, SlotId};
 use super::ram::RamTier;
 use super::request::Request;
 use super::residency::Residency;
@@ -11,6 +11,7 @@ use super::sequences::{Holder, Sequences};
 use super::stats::Stats;
 use super::tiers::RamTally;
 use super::time::Time;
+use super::transfer::{Sessions, TransferId};
 use super::work::{Grant, Limits, Op, Outcome, Work};
 use crate::error::{Error, TimeoutKind};
 use crate::options::{StartOptions, StrategyOption};
@@ -70,6 +71,9 @@ pub struct Scheduler {
     /// Whether blocks were saved ahead since the last pass.
     pub(super) saved_ahead: bool,
     pub(super) residency: Residency,
+    pub(super) sessions: Sessions,
+    /// Sessions whose states the backend is about to take.
+    pub(super) loading: Vec<(TransferId, Vec<BlobId>)>,
     /// When a request's total or queue time is over.
     deadlines: BTreeSet<(Time, RequestId, TimeoutOrder)>,
     /// What the next `Prepare` has to do.
@@ -128,6 +132,8 @@ impl Scheduler {
             reserved: 0,
             saved_ahead: false,
             residency: Residency::default(),
+            sessions: Sessions::default(),
+            loading: Vec::new(),
             deadlines: BTreeSet::new(),
             ops: Vec::new(),
             starting: Vec::new(),
@@ -260,6 +266,7 @@ impl Scheduler {
         self.move_out(now);
         if self.ops.is_empty() {
             self.tell_starts();
+            self.tell_loaded();
         }
         let work = if self.ops.is_empty() { self.plan_pass(now) } else { None };
         let work = if self.ops.is_empty() { work } else { Some(Work::Prepare(std::mem::take(&mut self.ops))) };

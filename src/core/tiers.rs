@@ -5,7 +5,7 @@ use super::donors::Match;
 use super::event::{Event, PrefixReason, PrefixSource, RamOp};
 use super::ids::{BlobId, RequestId, SeqId, Token};
 use super::memory::MemoryKind;
-use super::ram::Room;
+use super::ram::{MIN_PART, Room};
 use super::scheduler::Scheduler;
 use super::sequences::Holder;
 use super::time::Time;
@@ -41,7 +41,7 @@ impl RamTally {
 
 /// How much may be saved.
 #[derive(Clone, Copy)]
-struct Most {
+pub(super) struct Most {
     n_blocks: u32,
     /// Of a whole sequence. Unit: bytes.
     n_bytes: u64,
@@ -50,14 +50,14 @@ struct Most {
 }
 
 impl Most {
-    const ALL: Self = Self { n_blocks: u32::MAX, n_bytes: u64::MAX, may_drop: true };
+    pub(super) const ALL: Self = Self { n_blocks: u32::MAX, n_bytes: u64::MAX, may_drop: true };
 }
 
 impl Scheduler {
     /// Save the first tokens of a sequence that are not in RAM yet, as much as may be; how many tokens are there then.
     ///
     /// What still has its cells drives nothing out of RAM: that would be lost, and this is not.
-    fn save(&mut self, now: Time, seq: SeqId, scope: Option<&Key>, tokens: &[Token], most: Most) -> u32 {
+    pub(super) fn save(&mut self, now: Time, seq: SeqId, scope: Option<&Key>, tokens: &[Token], most: Most) -> u32 {
         if !self.ram.is_on() {
             0
         } else if self.ram.block() > 0 {
@@ -79,7 +79,33 @@ impl Scheduler {
             self.ops.push(Op::Save { seq, from: at as u32 * block, len: block, blob });
             path.push(blob);
         }
-        path.len() as u32 * block
+        let from = path.len() as u32 * block;
+        from + self.save_rest(now, seq, scope, &tokens[from as usize..], &path, room)
+    }
+
+    /// Save what is behind the last whole block, where that is all there is; how many tokens of it are there then.
+    fn save_rest(
+        &mut self,
+        now: Time,
+        seq: SeqId,
+        scope: Option<&Key>,
+        rest: &[Token],
+        path: &[BlobId],
+        room: Room,
+    ) -> u32 {
+        let (len, block) = (rest.len() as u32, self.ram.block());
+        if !(MIN_PART..block).contains(&len) {
+            return 0;
+        }
+        if let Some((blob, n_there)) = self.ram.part(scope, path, rest)
+            && n_there == len
+        {
+            self.ram.touch(&[blob], now);
+            return len;
+        }
+        let Some(blob) = self.take_in(now, path.last().copied(), scope, rest, room) else { return 0 };
+        self.ops.push(Op::Save { seq, from: path.len() as u32 * block, len, blob });
+        len
     }
 
     /// Save all that a sequence holds, which is these tokens.
@@ -104,7 +130,7 @@ impl Scheduler {
     }
 
     /// A place in the tier, and what has to go for it.
-    fn take_in(
+    pub(super) fn take_in(
         &mut self,
         now: Time,
         parent: Option<BlobId>,
@@ -168,7 +194,8 @@ impl Scheduler {
 
     /// Tokens of a sequence of this length that can be saved.
     fn n_savable(&self, len: u32) -> u32 {
-        len - len.checked_rem(self.ram.block()).unwrap_or(0)
+        let rest = len.checked_rem(self.ram.block()).unwrap_or(0);
+        if rest < MIN_PART { len - rest } else { len }
     }
 
     /// Save a little of a cached sequence into free room; whether all of it is saved that can be.
@@ -190,7 +217,10 @@ impl Scheduler {
     /// Tokens of these that the RAM tier can give, from the first.
     pub(super) fn n_in_ram(&self, scope: Option<&Key>, tokens: &[Token]) -> u32 {
         if self.ram.block() > 0 {
-            self.ram.path(scope, tokens).len() as u32 * self.ram.block()
+            let path = self.ram.path(scope, tokens);
+            let n_whole = path.len() as u32 * self.ram.block();
+            let part = self.ram.part(scope, &path, &tokens[n_whole as usize..]);
+            n_whole + part.map_or(0, |(_, len)| len)
         } else {
             self.ram_state(scope, tokens).map_or(0, |(_, len)| len)
         }
@@ -211,7 +241,10 @@ impl Scheduler {
             return self.restore_whole(now, id, to, len);
         }
         let live = &self.live[&id];
-        let path = self.ram.path(live.request.scope.as_ref(), &live.tokens[..len as usize]);
+        let (scope, tokens) = (live.request.scope.as_ref(), &live.tokens[..len as usize]);
+        let mut path = self.ram.path(scope, tokens);
+        let n_whole = path.len() as u32 * block;
+        path.extend(self.ram.part(scope, &path, &tokens[n_whole as usize..]).map(|(blob, _)| blob));
         let n_shared = base.map_or(0, |base| base.len / block);
         let base = base.filter(|_| n_shared > 0).map(|base| Match { len: n_shared * block, ..base });
         if let Some(base) = base {
@@ -219,8 +252,11 @@ impl Scheduler {
         }
         let blobs = path[n_shared as usize..].to_vec();
         self.ram.touch(&path, now);
-        let n_cells = blobs.len() as u32 * block;
+        let n_cells: u32 = blobs.iter().map(|blob| self.ram.len_of(*blob)).sum();
         self.push_restore(now, Op::Restore { seq: to, from: n_shared * block, blobs }, n_cells, base);
+        if len < n_shared * block + n_cells {
+            self.ops.push(Op::Trim { seq: to, len });
+        }
         self.begin_with(now, id, len, PrefixSource::Ram);
     }
 
@@ -266,7 +302,7 @@ impl Scheduler {
     pub(super) fn apply_restore(&mut self, seq: SeqId, from: u32, blobs: &[BlobId], result: &OpResult) {
         let (n_restored, n_tokens, lost) = match result {
             OpResult::Restored { n_blobs, n_tokens, lost } => (*n_blobs as usize, *n_tokens, *lost),
-            OpResult::Done | OpResult::Refused(_) | OpResult::Saved { .. } => (0, 0, false),
+            OpResult::Done | OpResult::Refused(_) | OpResult::Saved { .. } | OpResult::Exported(_) => (0, 0, false),
         };
         self.ram.unpin(blobs);
         assert!(n_restored == 0 || self.sequences.cells.len(seq) == from, "blocks follow what a sequence holds");

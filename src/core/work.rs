@@ -6,6 +6,7 @@
 use super::ids::{BlobId, RequestId, SeqId, Token};
 use super::memory::{CellCost, MemoryKind, StateSize};
 use super::request::SamplingParams;
+use super::transfer::TransferId;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
@@ -95,7 +96,7 @@ pub enum Op {
         seq: SeqId,
         /// The block's first position; 0 for a whole sequence.
         from: u32,
-        /// Positions: [`Limits::block`], or all of the sequence.
+        /// Positions: [`Limits::block`] at most, or all of the sequence.
         len: u32,
         /// Under which number.
         blob: BlobId,
@@ -111,6 +112,26 @@ pub enum Op {
     },
     /// Drop a copy in RAM.
     Forget(BlobId),
+    /// Give copies in RAM out of hand, as bytes. They stay.
+    Export {
+        /// For whom.
+        transfer: TransferId,
+        /// What they are of; for the core.
+        tokens: Arc<[Token]>,
+        /// Which.
+        blobs: Vec<BlobId>,
+    },
+    /// Take bytes that were given out once, as a copy in RAM. What they hold is not trusted before it is restored.
+    Import {
+        /// Under which number.
+        blob: BlobId,
+        /// The first position.
+        from: u32,
+        /// Positions.
+        len: u32,
+        /// The bytes.
+        state: Vec<u8>,
+    },
     /// Move cells from the top of the buffer into holes further down, so many at most: each pass looks at all cells up to
     /// the highest one in use. What sequences hold stays the same.
     Compact {
@@ -131,6 +152,8 @@ pub enum OpResult {
         /// What it takes. Unit: bytes.
         n_bytes: u64,
     },
+    /// Copies as bytes, in order; none for one that is not there.
+    Exported(Vec<Option<Vec<u8>>>),
     /// Blocks are restored.
     Restored {
         /// So many, from the first.

@@ -3,7 +3,7 @@
 use super::intake::Closing;
 use super::loader::{self, Loader};
 use super::prompt::{Model, Prompt};
-use super::shared::Shared;
+use super::shared::{Command, Shared};
 use super::state::State;
 use super::stats::EngineStats;
 use super::telemetry::EventReceiver;
@@ -153,6 +153,11 @@ impl Engine {
         if !self.0.shared.home.is_elsewhere() {
             self.0.shared.cancel(id);
         }
+    }
+
+    /// Tell the engine thread something.
+    pub(super) fn tell(&self, command: Command) {
+        self.0.shared.send(command);
     }
 
     /// Figures of this moment; never waits for a pass.

@@ -63,7 +63,7 @@ pub(super) enum Verdict {
     /// The model is not there: it waits in the backlog.
     Held(Arc<Mailbox>),
     /// Its place is reserved; its prompt has to be made into tokens.
-    Prepare(Model, Request, Prompt),
+    Prepare(Model, Box<Request>, Prompt),
     /// It is refused.
     Refused(Arc<Mailbox>, Error),
 }
@@ -127,7 +127,7 @@ impl Intake {
         let counted = self.policy == QueueFullPolicy::Raise;
         self.n_in_flight += u32::from(counted);
         if let Stage::Open(model) = &self.stage {
-            return Verdict::Prepare(model.clone(), request, prompt);
+            return Verdict::Prepare(model.clone(), Box::new(request), prompt);
         }
         let mailbox = self.register(at, &mut request, counted);
         self.backlog.push_back((Entry { at, request, mailbox: Arc::clone(&mailbox) }, prompt));

@@ -4,6 +4,7 @@ use super::panic_text;
 use crate::backend::Tokenizer;
 use crate::core::{Request, Token};
 use crate::error::{Error, TimeoutKind};
+use crate::store::Fingerprint;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -16,7 +17,12 @@ pub struct Model {
     pub tokenizer: Arc<dyn Tokenizer>,
     /// What else the loader gives to whoever knows its type.
     pub handle: Option<Arc<dyn Any + Send + Sync>>,
+    /// Tells it from other models and other kinds of context; looked at when a session is saved or loaded.
+    pub identity: Identity,
 }
+
+/// Tells a model, and the kind of context that it is used in, from all others.
+pub type Identity = Arc<dyn Fn() -> Result<Fingerprint, Error> + Send + Sync>;
 
 /// Makes a prompt's tokens once the model is there.
 pub type RenderPrompt = Box<dyn FnOnce(&Model) -> Result<Vec<Token>, Error> + Send>;

@@ -8,6 +8,7 @@ use super::lock;
 use super::mailbox::{Cancelling, Mailbox, wait_for};
 use super::pass_watch::PassWatch;
 use super::prompt::{Model, Prompt, first_limit};
+use super::sessions::Transfer;
 use super::state::{State, StateCell};
 use super::stats::{EngineStats, StatsCell};
 use super::telemetry::Telemetry;
@@ -29,6 +30,8 @@ pub(super) enum Command {
     Submit(Entry),
     /// A request is cancelled.
     Cancel(RequestId),
+    /// A session is to be saved or loaded.
+    Transfer(Transfer),
     /// Something else changed: look again.
     Look,
 }
@@ -112,7 +115,7 @@ impl Shared {
             Verdict::Prepare(model, mut request, prompt) => match prompt.tokens(&model) {
                 Ok(tokens) => {
                     request.prompt = tokens;
-                    self.enter(at, request, due)
+                    self.enter(at, *request, due)
                 }
                 Err(error) => {
                     let mailbox = self.with_intake(|intake| {

@@ -2,6 +2,7 @@
 
 use super::loader::MakeBackend;
 use super::mailbox::Mailbox;
+use super::sessions::{Answer, Transfers};
 use super::shared::{Command, Shared};
 use super::waker::Wakes;
 use super::{Callables, panic_text};
@@ -46,7 +47,8 @@ fn serve(
     let scheduler = Scheduler::new(options, limits.clone());
     let shared = Arc::clone(shared);
     let routes = BTreeMap::new();
-    let mut thread = EngineThread { shared, commands, callables, backend, scheduler, routes, wakes: Wakes::default() };
+    let (transfers, wakes) = (Transfers::default(), Wakes::default());
+    let mut thread = EngineThread { shared, commands, callables, backend, scheduler, routes, transfers, wakes };
     thread.shared.set_limits(limits);
     for command in early {
         thread.obey(command);
@@ -62,7 +64,7 @@ fn wait_for_model(shared: &Shared, commands: &mut Commands) -> Option<(MakeBacke
         let wait = shared.held_until().map(|at| at - shared.clock.now());
         match commands.wait(wait) {
             Some(Command::Start(make_backend)) => return Some((make_backend, early)),
-            Some(command @ (Command::Submit(_) | Command::Cancel(_))) => early.push(command),
+            Some(command @ (Command::Submit(_) | Command::Cancel(_) | Command::Transfer(_))) => early.push(command),
             Some(Command::Look) | None => {}
         }
         shared.expire_held(shared.clock.now());
@@ -78,6 +80,8 @@ struct EngineThread {
     scheduler: Scheduler,
     /// The mailboxes of the requests that the core has.
     routes: BTreeMap<RequestId, Arc<Mailbox>>,
+    /// Who waits for a session to be saved or loaded.
+    transfers: Transfers,
     /// Who is woken at the end of the turn.
     wakes: Wakes,
 }
@@ -163,6 +167,7 @@ impl EngineThread {
                 self.shared.passes.settle(id);
                 self.scheduler.cancel(self.shared.clock.now(), id);
             }
+            Command::Transfer(asked) => self.transfers.begin(&mut self.scheduler, self.shared.clock.now(), asked),
             // The loader runs once, and this thread has what it gave.
             Command::Start(_) | Command::Look => {}
         }
@@ -197,6 +202,14 @@ impl EngineThread {
             }
             Event::Queued { request, .. } | Event::Parked { request, .. } | Event::Resumed { request, .. } => {
                 Some(request)
+            }
+            Event::SessionSaved { transfer, state } => {
+                self.transfers.settle(*transfer, Answer::Saved(state.clone()));
+                return;
+            }
+            Event::SessionLoaded { transfer, n_restorable } => {
+                self.transfers.settle(*transfer, Answer::Loaded(*n_restorable));
+                return;
             }
             Event::Tick { .. }
             | Event::KvPressure { .. }

@@ -5,11 +5,11 @@ use super::hub::{Hub, duration, wait_in_slices};
 use super::model::{self, Model};
 use super::strategy::{self, PyCallables};
 use super::ticket::Ticket;
-use super::{convert, errors, loaders};
+use super::{convert, errors, key, loaders};
 use crate::core::{Mode, RequestId};
 use crate::engine::{self, EngineConfig, Prompt};
 use crate::error::Error;
-use crate::options::{OptionSpec, Options, RequestOptions, StartOptions, StrategyOption};
+use crate::options::{Key, OptionSpec, Options, RequestOptions, StartOptions, StrategyOption};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::path::PathBuf;
@@ -198,6 +198,36 @@ impl Engine {
         stats_dict(py, &stats)
     }
 
+    /// Save a session's last finished request to a file: all tokens, and those that need not be computed again.
+    #[pyo3(signature = (session, path, scope=None))]
+    fn save_session(
+        &self,
+        py: Python<'_>,
+        session: &Bound<'_, PyAny>,
+        path: PathBuf,
+        scope: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<(u32, u32)> {
+        let session = named_key("session", session)?;
+        let scope = scope.map(|scope| named_key("cache_scope", scope)).transpose()?;
+        let saved = py.detach(|| self.get().save_session(session, scope, &path)).map_err(|e| errors::raise(py, &e))?;
+        Ok((saved.n_tokens, saved.n_restorable))
+    }
+
+    /// Load a saved session: its name, all its tokens, and those that need not be computed again.
+    #[pyo3(signature = (path, session=None, scope=None))]
+    fn load_session<'py>(
+        &self,
+        py: Python<'py>,
+        path: PathBuf,
+        session: Option<&Bound<'py, PyAny>>,
+        scope: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<(Bound<'py, PyAny>, u32, u32)> {
+        let session = session.map(|session| named_key("session", session)).transpose()?;
+        let scope = scope.map(|scope| named_key("cache_scope", scope)).transpose()?;
+        let loaded = py.detach(|| self.get().load_session(&path, session, scope)).map_err(|e| errors::raise(py, &e))?;
+        Ok((key::decode(py, &loaded.session.0)?, loaded.n_tokens, loaded.n_restorable))
+    }
+
     /// The model, as soon as it turns text into tokens.
     fn model(&self, py: Python<'_>) -> PyResult<Model> {
         self.get().model().map(|m| Model::new(m, self.get().options().clone())).map_err(|e| errors::raise(py, &e))
@@ -257,4 +287,10 @@ fn stats_dict<'py>(py: Python<'py>, stats: &engine::EngineStats) -> PyResult<Bou
     dict.set_item("load_progress", load_progress)?;
     dict.set_item("load_s", load_time.map(|t| t.as_secs_f64()))?;
     Ok(dict)
+}
+
+/// A key, or the error that names it.
+fn named_key(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Key> {
+    let wrong = || Error::Option(format!("{name} must be text, bytes, an integer, a UUID or a tuple of those"));
+    key::encode(value)?.map(Key).ok_or_else(|| errors::raise(value.py(), &wrong()))
 }

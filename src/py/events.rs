@@ -118,6 +118,8 @@ pub(super) fn describe<'py>(
         | Event::KvPressure { .. }
         | Event::RamCache { .. }
         | Event::PrefixInstability { .. }
+        | Event::SessionSaved { .. }
+        | Event::SessionLoaded { .. }
         | Event::StrategyFailed { .. } => rare(event, measured, meta),
     }
 }
@@ -167,6 +169,8 @@ fn rare<'py>(event: &Event, measured: &Bound<'py, PyDict>, meta: &Bound<'py, PyD
         Event::Chunk { .. }
         | Event::Finished(_)
         | Event::Tick { .. }
+        | Event::SessionSaved { .. }
+        | Event::SessionLoaded { .. }
         | Event::Queued { .. }
         | Event::Started { .. } => unreachable!("described before"),
     }

@@ -3,9 +3,10 @@
 use crate::backend::Backend;
 use crate::backend::sim::{Latency, SimBackend, SimConfig, SimTokenizer};
 use crate::core::MemoryKind;
-use crate::engine::{Loaded, Loader, Model};
+use crate::engine::{Identity, Loaded, Loader, Model};
 use crate::error::Error;
 use crate::options::StartOptions;
+use crate::store::Fingerprint;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -45,13 +46,50 @@ impl Loader for File {
         let Self { options, path } = *self;
         let model = llama::load(&options, &path, progress)?;
         let shared = Arc::clone(&model);
+        let identity = identity(path, context_properties(&options));
         Ok(Loaded {
-            model: Model { tokenizer: model.clone(), handle: Some(model) },
+            model: Model { tokenizer: model.clone(), handle: Some(model), identity },
             make_backend: Box::new(move || {
                 Ok(Box::new(llama::LlamaBackend::new(shared, &options)?) as Box<dyn Backend>)
             }),
         })
     }
+}
+
+/// What tells a model's saved states from those of others. Its files are read when that is asked first.
+#[cfg(feature = "llama")]
+fn identity(path: PathBuf, properties: Vec<(&'static str, String)>) -> Identity {
+    let known = std::sync::OnceLock::new();
+    Arc::new(move || {
+        let read = || {
+            let files = crate::backend::llama::shards(&path);
+            let of_model = crate::store::fingerprint::of_model(&files);
+            of_model.map(|model| model.with(&properties)).map_err(|error| Error::Session(error.to_string()))
+        };
+        known.get_or_init(read).clone()
+    })
+}
+
+/// What a saved state depends on besides the model: llama.cpp refuses one of another kind of context, or would read it
+/// wrongly.
+#[cfg(feature = "llama")]
+fn context_properties(options: &StartOptions) -> Vec<(&'static str, String)> {
+    let unified = options.kv_unified.unwrap_or(true);
+    let streams = if unified { 1 } else { options.n_parallel };
+    let rope = (options.rope_scaling_type, options.rope_freq_base, options.rope_freq_scale, options.yarn_orig_ctx);
+    let yarn = (
+        options.yarn_ext_factor,
+        options.yarn_attn_factor,
+        options.yarn_beta_fast,
+        options.yarn_beta_slow,
+        options.attention_type,
+    );
+    vec![
+        ("cells", format!("{:?}", (options.type_k, options.type_v, options.flash_attn, options.swa_full))),
+        ("streams", streams.to_string()),
+        ("rope", format!("{rope:?} {yarn:?}")),
+        ("llama.cpp", crate::backend::llama::build()),
+    ]
 }
 
 /// How a simulated model loads.
@@ -154,8 +192,10 @@ impl Loader for Simulated {
         if let Some(reason) = fails {
             return Err(Error::ModelLoad(format!("the simulated model could not be loaded: {reason}")));
         }
+        let kind = format!("{:?}", (config.memory, config.kv_unified, config.n_vocab, config.block));
+        let identity: Identity = Arc::new(move || Ok(Fingerprint([0; 32]).with(&[("sim", kind.clone())])));
         Ok(Loaded {
-            model: Model { tokenizer: Arc::new(SimTokenizer::new(&config)), handle: None },
+            model: Model { tokenizer: Arc::new(SimTokenizer::new(&config)), handle: None, identity },
             make_backend: Box::new(move || Ok(Box::new(SimBackend::new(config)) as Box<dyn Backend>)),
         })
     }

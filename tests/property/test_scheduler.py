@@ -55,7 +55,7 @@ limits = st.fixed_dictionaries(
 )
 models = st.fixed_dictionaries(
     {
-        "memory": st.sampled_from(["full", "full", "window:40", "recurrent"]),
+        "memory": st.sampled_from(["full", "full", "window:40", "recurrent", "hybrid"]),
         "seed": st.integers(0, 1000),
         "eog_every": st.sampled_from([0, 8, 40]),
     }

@@ -78,6 +78,7 @@ impl LlamaBackend {
         // Running requests never take the last of the ids that compute, where cached ones have ids of their own.
         let passage = has_cache_ids.then(|| SeqId(layout.n_seq_max - 1));
         let (cells, cells_seq, _) = context.sizes();
+        let blobs = Blobs::new(&mut context, passage, SeqId(0), cells.min(n_ctx));
         let cell_cost = passage.map_or(Ok(CellCost::default()), |passage| {
             let heap = SeqId(layout.n_seq_max);
             cells::cell_cost(&mut context, &mut batch, SeqId(0), passage, heap, cells)
@@ -101,7 +102,6 @@ impl LlamaBackend {
         };
         let n_threads = if options.n_threads == 0 { n_physical_cores() } else { options.n_threads };
         let pool = Pool::new(n_threads as usize);
-        let blobs = Blobs::new(passage, limits.n_ctx);
         let samplers = BTreeMap::new();
         Ok(Self { context, batch, bounds, limits, rules, samplers, blobs, buffer: Vec::new(), pool })
     }
@@ -141,6 +141,10 @@ impl LlamaBackend {
                 Some(passage) => cells::compact(context, passage, *n_cells),
                 None => OpResult::Refused("the cells of this memory stay where they are".into()),
             },
+            Op::Export { blobs, .. } => {
+                OpResult::Exported(blobs.iter().map(|blob| self.blobs.state(*blob).map(<[u8]>::to_vec)).collect())
+            }
+            Op::Import { blob, from, len, state } => self.blobs.take_in(*blob, (*from, *len), state),
             Op::Forget(blob) => {
                 self.blobs.forget(*blob);
                 OpResult::Done

@@ -10,7 +10,7 @@ use llama_cpp_sys_2 as sys;
 use std::cell::Cell;
 use std::ffi::{CString, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -76,6 +76,23 @@ fn chosen(options: &StartOptions) -> Result<Option<Vec<sys::ggml_backend_dev_t>>
     }
     list.push(std::ptr::null_mut());
     Ok(Some(list))
+}
+
+/// All files of a model that is split over several, in the order of their numbers; the one file of any other.
+pub fn shards(first: &Path) -> Vec<PathBuf> {
+    let name = first.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let split = name.strip_suffix(".gguf").and_then(|stem| {
+        let (rest, count) = stem.rsplit_once("-of-")?;
+        let (stem, at) = rest.rsplit_once('-')?;
+        (at.len() == 5 && count.len() == 5).then_some(())?;
+        Some((stem.to_owned(), count.parse::<u32>().ok()?))
+    });
+    match split {
+        Some((stem, count)) => {
+            (1..=count).map(|at| first.with_file_name(format!("{stem}-{at:05}-of-{count:05}.gguf"))).collect()
+        }
+        None => vec![first.to_owned()],
+    }
 }
 
 /// What llama.cpp's progress callback is given.

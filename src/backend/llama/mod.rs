@@ -22,7 +22,7 @@ mod template;
 mod tokenizer;
 
 pub use decode::LlamaBackend;
-pub use load::{Device, devices, load};
+pub use load::{Device, devices, load, shards};
 pub use logs::{Drained, Level, Line, drain as drain_logs, set_level as set_log_level};
 pub use machine::{available_memory, n_physical_cores};
 pub use model::Model;

@@ -7,7 +7,7 @@ use super::context::Context;
 use super::ffi::{self, guarded};
 use super::machine::available_memory;
 use super::ops::{Rules, remove};
-use super::state::{get, set};
+use super::state::{get, holds_each_once, set};
 use crate::core::{BlobId, OpResult, SeqId};
 use std::collections::BTreeMap;
 
@@ -31,12 +31,18 @@ pub(super) struct Blobs {
     passage: Option<SeqId>,
     /// Cells of the buffer, where sequences share one.
     n_cells: u32,
+    /// Whether states are laid out as [`holds_each_once`] reads them.
+    is_layout_known: bool,
 }
 
 impl Blobs {
-    /// No block yet.
-    pub(super) const fn new(passage: Option<SeqId>, n_cells: u32) -> Self {
-        Self { saved: BTreeMap::new(), passage, n_cells }
+    /// No block yet. Sequence `one` holds one position.
+    pub(super) fn new(context: &mut Context, passage: Option<SeqId>, one: SeqId, n_cells: u32) -> Self {
+        let is_layout_known = passage.is_some_and(|passage| {
+            let state = share(context, one, passage, 0, 1).and_then(|()| get(context, passage));
+            remove(context, passage, -1).is_ok() && state.is_ok_and(|state| holds_each_once(&state, 0, 1))
+        });
+        Self { saved: BTreeMap::new(), passage, n_cells, is_layout_known }
     }
 
     /// The sequence through which parts of others pass.
@@ -109,6 +115,20 @@ impl Blobs {
         let arrived = set(context, passage, &blob.state);
         let arrived = arrived.and_then(|()| share(context, passage, seq, blob.from, blob.len));
         remove(context, passage, -1).and(arrived)
+    }
+
+    /// The bytes of a block.
+    pub(super) fn state(&self, blob: BlobId) -> Option<&[u8]> {
+        self.saved.get(&blob).map(|blob| &*blob.state)
+    }
+
+    /// Take a block that was given out once.
+    pub(super) fn take_in(&mut self, blob: BlobId, (from, len): (u32, u32), state: &[u8]) -> OpResult {
+        if self.is_layout_known && !holds_each_once(state, from, len) {
+            return OpResult::Refused("the state is not that of these positions".into());
+        }
+        self.saved.insert(blob, Blob { from, len, state: state.into() });
+        OpResult::Saved { n_bytes: state.len() as u64 }
     }
 
     /// Give a block's memory back.

@@ -56,6 +56,23 @@ pub(super) fn clone_into(context: &mut Context, from: SeqId, to: SeqId, buffer: 
     set(context, to, buffer)
 }
 
+/// Whether a state of one stream of full attention holds positions `from..from + len`, each once. llama.cpp takes what is
+/// written there: a cell of a negative position could never be removed again.
+pub(super) fn holds_each_once(state: &[u8], from: u32, len: u32) -> bool {
+    let (words, _) = state.as_chunks::<4>();
+    // First a magic number, and the sequence that it was once.
+    let mut words = words.iter().map(|word| u32::from_le_bytes(*word)).skip(2);
+    let (Some(1), Some(n_cells)) = (words.next(), words.next()) else { return false };
+    let mut there = vec![false; len as usize];
+    for _ in 0..n_cells.min(len) {
+        // A position, how many sequences hold it, and which.
+        let (Some(pos), Some(1), Some(_)) = (words.next(), words.next(), words.next()) else { return false };
+        let Some(cell) = pos.checked_sub(from).and_then(|at| there.get_mut(at as usize)) else { return false };
+        *cell = true;
+    }
+    n_cells == len && there.iter().all(|there| *there)
+}
+
 /// What states take, measured on a sequence of one position, and after another one was added.
 pub(super) struct Measured {
     all: [usize; 2],
@@ -90,3 +107,23 @@ impl Measured {
 
 /// Unit: bytes.
 const SLACK: u64 = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::holds_each_once;
+
+    fn state(positions: &[u32]) -> Vec<u8> {
+        let cells = positions.iter().flat_map(|pos| [*pos, 1, 7]);
+        [0xffff, 7, 1, positions.len() as u32].into_iter().chain(cells).flat_map(u32::to_le_bytes).collect()
+    }
+
+    #[test]
+    fn a_state_names_its_positions() {
+        assert!(holds_each_once(&state(&[65, 64, 66]), 64, 3));
+        for wrong in [&[64, 65][..], &[64, 65, 65], &[63, 64, 65], &[64, 65, 0x8100_0042], &[64, 65, 66, 67], &[]] {
+            assert!(!holds_each_once(&state(wrong), 64, 3), "{wrong:?}");
+        }
+        assert!(!holds_each_once(&state(&[64, 65, 66])[..38], 64, 3));
+        assert!(!holds_each_once(&[], 0, 1));
+    }
+}

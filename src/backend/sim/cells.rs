@@ -30,6 +30,18 @@ impl Saved {
     pub(super) fn len(&self) -> u32 {
         self.hashes.len() as u32
     }
+
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let words = std::iter::once(u64::from(self.first)).chain(self.hashes.iter().copied());
+        words.flat_map(u64::to_le_bytes).collect()
+    }
+
+    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (words, rest) = bytes.as_chunks::<8>();
+        let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
+        let first = u32::try_from(words.next()?).ok()?;
+        rest.is_empty().then(|| Self { hashes: words.collect(), first })
+    }
 }
 
 #[derive(Debug)]

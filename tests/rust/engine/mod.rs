@@ -13,10 +13,11 @@ use llama_batch::core::{
     DecodeOutcome, FinishReason, Finished, Limits, Mode, Op, OpResult, PassStatus, Row, SeqPositions, Token,
 };
 use llama_batch::engine::{
-    Engine, EngineConfig, Item, Loaded, Loader, Mailbox, MakeBackend, Model, NoCallables, Prompt, Ticket,
+    Engine, EngineConfig, Identity, Item, Loaded, Loader, Mailbox, MakeBackend, Model, NoCallables, Prompt, Ticket,
 };
 use llama_batch::error::Error;
 use llama_batch::options::{RequestOptions, StartOptions};
+use llama_batch::store::Fingerprint;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -131,6 +132,11 @@ impl Loader for SimLoader {
     }
 }
 
+/// Of the simulated model.
+fn identity() -> Identity {
+    Arc::new(|| Ok(Fingerprint([7; 32])))
+}
+
 fn loaded(config: SimConfig, gate: Option<Arc<Gate>>) -> Loaded {
     loaded_with(config, gate, None)
 }
@@ -145,7 +151,7 @@ fn loaded_with(config: SimConfig, gate: Option<Arc<Gate>>, fault: Option<Fault>)
         let abort = sim.abort_flag().unwrap_or_default();
         Ok(Box::new(GatedBackend { sim, gate, abort }))
     });
-    Loaded { model: Model { tokenizer, handle: None }, make_backend }
+    Loaded { model: Model { tokenizer, handle: None, identity: identity() }, make_backend }
 }
 
 fn engine(options: StartOptions) -> Engine {

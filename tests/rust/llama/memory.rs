@@ -3,7 +3,7 @@
 use super::{Bench, long, model, named, options, rows, tokens};
 use llama_batch::backend::llama::load;
 use llama_batch::backend::{Backend, Tokenizer};
-use llama_batch::core::{BlobId, MemoryKind, Op, OpResult, PassStatus, SeqId};
+use llama_batch::core::{BlobId, MemoryKind, Op, OpResult, PassStatus, SeqId, TransferId};
 use llama_batch::error::Error;
 use llama_batch::options::StartOptions;
 use std::sync::Arc;
@@ -251,4 +251,41 @@ fn cells_move_down_into_holes_and_the_text_stays_the_same() {
     let again = bench.prefill(2, 2, &prompt, 200);
     assert_eq!(bench.generate(2, 2, again, 260, 8), text);
     assert!(refused(&bench.backend.prepare(&[compact])[0]), "there are no holes");
+}
+
+#[test]
+#[ignore = "needs LLAMA_BATCH_TEST_MODEL"]
+fn a_state_that_somebody_forged_is_refused_or_of_no_harm() {
+    let model = model();
+    let mut bench = Bench::new(Arc::clone(&model), &options());
+    let prompt = long(&model, 100);
+    bench.open(1, &prompt);
+    let expected = bench.prefill(1, 0, &prompt, 0);
+    bench.backend.prepare(&[Op::Save { seq: SeqId(0), from: 0, len: 64, blob: BlobId(0) }]);
+    let export = Op::Export { transfer: TransferId(0), tokens: [].into(), blobs: vec![BlobId(0), BlobId(77)] };
+    let OpResult::Exported(states) = bench.backend.prepare(&[export]).remove(0) else { panic!("no state") };
+    assert!(states[1].is_none());
+    let state = states[0].clone().unwrap();
+    let restore = Op::Restore { seq: SeqId(1), from: 0, blobs: vec![BlobId(9)] };
+    let whole = OpResult::Restored { n_blobs: 1, n_tokens: 64, lost: false };
+    let mut n_refused = 0;
+    // Heads of all kinds lie at the beginning, and others between the layers; values do not matter.
+    let places = (0..1200).chain((1200..state.len()).step_by(9973));
+    let forged = places.map(|at| (at, state[at] ^ 0x81)).map(|(at, byte)| {
+        let mut forged = state.clone();
+        forged[at] = byte;
+        forged
+    });
+    let cut = [0, 1, 7, 100, state.len() / 2, state.len() - 1].map(|len| state[..len].to_vec());
+    for state in forged.chain(cut) {
+        let import = Op::Import { blob: BlobId(9), from: 0, len: 64, state };
+        let result = bench.backend.prepare(&[import, restore.clone()]).remove(1);
+        n_refused += u32::from(result != whole);
+        assert_eq!(bench.backend.held(SeqId(1)).is_some(), result == whole, "{result:?}");
+        bench.backend.prepare(&[Op::Remove(SeqId(1)), Op::Forget(BlobId(9))]);
+        assert_eq!(bench.backend.used_cells(SeqId(0)), Some(100), "nothing is left behind");
+    }
+    assert!(n_refused > 20, "{n_refused}");
+    bench.trim(0, 99);
+    assert_eq!(bench.prefill(1, 0, &prompt, 99), expected);
 }

@@ -38,7 +38,10 @@ fn an_evicted_prefix_comes_back_block_by_block_and_the_copy_stays() {
         assert_eq!(other.prefix_source, PrefixSource::None);
         let again = request(id + 1, [tokens(1, 200), tokens(9, 20)].concat(), 5);
         let back = run_one(&mut sim, again);
-        assert_eq!((back.usage.prefix_cache_tokens, back.prefix_source), (192, PrefixSource::Ram), "round {round}");
+        assert_eq!(
+            (back.usage.prefix_cache_tokens, back.prefix_source),
+            ([200, 219][round as usize], PrefixSource::Ram)
+        );
     }
 }
 
@@ -46,10 +49,10 @@ fn an_evicted_prefix_comes_back_block_by_block_and_the_copy_stays() {
 fn what_is_saved_restored_and_dropped_is_told() {
     let mut sim = small(4 << 10);
     sim.submit(request(1, tokens(1, 200), 5)).expect("room");
-    assert!(ram_events(&run_all(&mut sim)).contains(&(RamOp::Save, 192)));
+    assert!(ram_events(&run_all(&mut sim)).contains(&(RamOp::Save, 204)));
     sim.submit(request(2, tokens(2, 250), 5)).expect("room");
     run_all(&mut sim);
-    assert_eq!((sim.stats().ram_cache_entries, sim.stats().ram_cache_bytes), (4, 4 << 10), "a block ahead of need");
+    assert_eq!((sim.stats().ram_cache_entries, sim.stats().ram_cache_bytes), (4, 4 << 10), "all that fits");
     sim.submit(request(3, tokens(1, 200), 5)).expect("room");
     assert!(ram_events(&run_all(&mut sim)).contains(&(RamOp::Restore, 192)));
     for id in 4..=5 {
@@ -67,7 +70,7 @@ fn what_two_conversations_have_in_common_is_kept_once() {
         run_one(&mut sim, request(id, [tokens(1, 128), tokens(4 + id, 100)].concat(), 2));
     }
     run_one(&mut sim, Request { cache_prompt: false, ..request(3, tokens(9, 290), 2) });
-    assert_eq!(sim.stats().ram_cache_entries, 2 + 1 + 1, "two common blocks, and one of each");
+    assert_eq!(sim.stats().ram_cache_entries, 2 + 2 + 2, "two common blocks, and one and a short one of each");
 }
 
 #[test]
@@ -132,7 +135,7 @@ fn blocks_that_cannot_be_saved_or_are_of_no_use_cost_a_computation_and_nothing_e
 fn while_nobody_is_there_what_may_be_evicted_is_saved() {
     let mut sim = small(1 << 20);
     run_one(&mut sim, request(1, tokens(1, 250), 5));
-    assert_eq!(sim.stats().ram_cache_entries, 3, "254 tokens have so many whole blocks");
+    assert_eq!(sim.stats().ram_cache_entries, 4, "254 tokens have three blocks and a short one");
     let mut roomy = Simulation::new(config(2, 8192), options(2));
     run_one(&mut roomy, request(1, tokens(1, 250), 5));
     assert_eq!(roomy.stats().ram_cache_entries, 0, "nothing will be evicted soon");
@@ -150,4 +153,23 @@ fn an_eviction_beside_a_stream_is_short() {
     sim.submit(Request { cache_prompt: false, ..request(3, tokens(3, 400), 2) }).expect("room");
     let told = ram_events(&run_all(&mut sim));
     assert!(told.iter().all(|(_, n_tokens)| *n_tokens <= 4 * 33), "{told:?}");
+}
+
+#[test]
+fn a_block_that_matches_in_part_is_of_use_and_a_longer_one_takes_the_place_of_a_shorter() {
+    let mut sim = small(1 << 20);
+    run_one(&mut sim, request(1, tokens(1, 100), 5));
+    run_one(&mut sim, Request { cache_prompt: false, ..request(2, tokens(9, 290), 2) });
+    assert_eq!(sim.stats().ram_cache_entries, 2, "a block, and 40 tokens behind it");
+    let parts = [tokens(1, 90), tokens(3, 80)].concat();
+    assert_eq!(run_one(&mut sim, request(3, parts, 5)).usage.prefix_cache_tokens, 90);
+    run_one(&mut sim, Request { cache_prompt: false, ..request(4, tokens(9, 290), 2) });
+    let longer = [tokens(1, 100), tokens(4, 5)].concat();
+    assert_eq!(run_one(&mut sim, request(5, longer.clone(), 5)).usage.prefix_cache_tokens, 100);
+    run_one(&mut sim, Request { cache_prompt: false, ..request(6, tokens(9, 290), 2) });
+    assert_eq!(run_one(&mut sim, request(7, longer, 5)).usage.prefix_cache_tokens, 104);
+    // Fewer tokens than that are computed again.
+    let short = [tokens(1, 70), tokens(5, 80)].concat();
+    run_one(&mut sim, Request { cache_prompt: false, ..request(8, tokens(9, 290), 2) });
+    assert_eq!(run_one(&mut sim, request(9, short, 5)).usage.prefix_cache_tokens, 64);
 }
