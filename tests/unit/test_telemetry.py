@@ -27,7 +27,7 @@ DONE = {
     "prefix_cache_tokens",
     "prefix_cache_ratio",
 }
-REQUEST = {"engine", "request_id", "seq_id", "mode", "session", "prefix_source"}
+REQUEST = {"engine", "request_id", "seq_id", "mode", "session", "prefix_source", "prefix_reason"}
 
 
 def run(engine: Engine, *names: str, **options: Any) -> list[Event]:
@@ -58,6 +58,26 @@ def test_each_event_has_the_fields_of_the_specification() -> None:
     assert done.metadata["engine"].name == "e"
     assert done.measurements["generated_tokens"] == 3
     assert all(first.at_s <= second.at_s for first, second in pairwise(events))
+
+
+def test_why_a_prefix_was_reused_or_not_is_told() -> None:
+    tokens = list(range(10, 60))
+    heard: list[tuple[str, str]] = []
+    with Engine("sim:?pass_ms=0&row_ms=0", n_parallel=1) as engine:
+
+        def hear(event: Event) -> None:
+            heard.append((event.metadata["prefix_source"], event.metadata["prefix_reason"]))
+
+        with engine.subscribe(hear, events=["request.start"]):
+            engine.generate(tokens, session="a", max_tokens=3).result()
+            engine.generate(tokens, session="a", max_tokens=3).result()
+            engine.generate(tokens, session="b", max_tokens=3).result()
+            engine.generate(tokens, cache_prompt=False, max_tokens=3).result()
+            engine.generate([99, 98], max_tokens=3).result()
+            engine.close(drain=True)
+    assert heard == [
+        *(("none", "no_match"), ("own", "session"), ("donor", "longest"), ("none", "off"), ("none", "no_match"))
+    ]
 
 
 def test_rates_count_only_what_was_computed() -> None:
