@@ -56,7 +56,7 @@ impl Scheduler {
 
     fn start(&mut self, now: Time, id: RequestId, slot: SlotId, prefix: Prefix) {
         self.tell_instability(id, prefix.len());
-        let seq = self.take_sequence(now, prefix);
+        let seq = self.take_sequence(prefix);
         self.sequences.hold(seq, &self.live[&id].request);
         self.slots[slot.0 as usize] = Some(id);
         let turn = self.live[&id].turn();
@@ -93,7 +93,7 @@ impl Scheduler {
 
     /// A sequence id for a request that begins with this prefix: the prefix's own where nobody loses by that, else one
     /// that is free, else that of what was used least recently.
-    fn take_sequence(&mut self, now: Time, prefix: Prefix) -> SeqId {
+    fn take_sequence(&mut self, prefix: Prefix) -> SeqId {
         let donor = match prefix {
             Prefix::There(found) if matches!(self.sequences.holder(found.seq), Some(Holder::Cached(_))) => Some(found),
             Prefix::There(_) | Prefix::Ram { .. } | Prefix::Awaited(_) | Prefix::Nothing => None,
@@ -109,12 +109,12 @@ impl Scheduler {
         }
         let spared = donor.map(|found| found.seq);
         if let Some(seq) = self.sequences.oldest_cached(spared) {
-            self.evict(now, seq, PressureReason::Sequences);
+            self.evict(seq, PressureReason::Sequences);
             return seq;
         }
         // It is the only one: it loses its tail.
         let found = donor.expect("an id is free or holds a cached sequence");
-        self.save_cached(now, found.seq);
+        self.save_cached(found.seq);
         self.ops.push(Op::Trim { seq: found.seq, len: found.len });
         found.seq
     }

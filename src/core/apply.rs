@@ -1,6 +1,6 @@
 //! What came of the work: tokens drawn, prefixes refused, passes that failed.
 
-use super::event::{Event, FinishReason, PrefixReason, PrefixSource, PressureReason};
+use super::event::{Event, FinishReason, PrefixSource, PressureReason};
 use super::ids::{RequestId, SeqId};
 use super::running::Place;
 use super::scheduler::{Pressure, Scheduler};
@@ -44,7 +44,7 @@ impl Scheduler {
                 Op::Restore { seq, from, blobs } => self.apply_restore(seq, from, &blobs, &result),
             }
         }
-        self.reserved = 0;
+        (self.reserved, self.freeing) = (0, 0);
         self.tell_loaded();
         self.tell_ram();
         self.tell_starts();
@@ -72,7 +72,7 @@ impl Scheduler {
                 if let Some(live) = self.live.get_mut(id) {
                     live.n_computed = 0;
                     live.found = PrefixSource::None;
-                    live.prefix_reason = PrefixReason::Refused;
+                    live.was_refused();
                 }
             }
             Some(Holder::Cached(_)) => {
@@ -86,11 +86,12 @@ impl Scheduler {
     fn tell_start(&mut self, id: RequestId) {
         let Some(live) = self.live.get_mut(&id) else { return };
         let Place::Running { seq, .. } = live.place else { return };
-        if let Some(parked) = live.parked_for.take() {
+        if let Some(parked) = live.parked_for.take().filter(|_| live.is_told) {
             let prefix_cache_tokens = live.n_computed;
             self.events.push_back(Event::Resumed { request: id, seq, prefix_cache_tokens, parked });
             return;
         }
+        live.is_told = true;
         live.prefix_source = live.found;
         live.prefix_cache_tokens = live.n_computed;
         self.totals.n_prefix_cache_tokens += u64::from(live.n_computed);
@@ -117,12 +118,12 @@ impl Scheduler {
 
     fn pass_done(&mut self, now: Time, rows: &[Row], outcome: DecodeOutcome) {
         let n_decode = self.advance(now, rows);
+        self.note_positions(&outcome.positions);
         for row in outcome.rows {
             self.apply_row(now, row);
         }
         self.finish_prompt_only(now, rows);
         self.pay_rent(n_decode, outcome.span);
-        self.note_positions(&outcome.positions);
         self.row_cap = None;
         self.saved_ahead = false;
         self.totals.n_ticks += 1;
@@ -250,7 +251,7 @@ impl Scheduler {
     fn pass_full(&mut self, now: Time, rows: &[Row]) {
         self.pressure.reason = PressureReason::Backend;
         if let Some(victim) = self.sequences.victim(None) {
-            self.evict(now, victim, PressureReason::Backend);
+            self.evict(victim, PressureReason::Backend);
         } else if rows.len() > 1 {
             self.row_cap = Some(rows.len() as u32 / 2);
             self.pressure.n_splits += 1;

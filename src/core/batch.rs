@@ -5,6 +5,7 @@ use super::ids::{RequestId, SeqId};
 use super::running::{Live, Place};
 use super::scheduler::Scheduler;
 use super::strategy;
+use super::tiers::Most;
 use super::time::Time;
 use super::work::{Grant, Op, Row, StrategyRow, StrategyView, Work};
 use crate::options::{BatchStrategy, StrategyOption};
@@ -83,7 +84,7 @@ impl Scheduler {
         }
         let n_free = self.limits.n_ctx - self.sequences.cells.n_used();
         let n_rows: u32 = grants.iter().map(|grant| grant.n_rows).sum();
-        if n_rows <= n_free || self.evict_for(now, n_rows - n_free, None) {
+        if n_rows <= n_free || self.evict_for(n_rows - n_free, None) {
             return grants;
         }
         let n_decode = grants.iter().filter(|grant| self.live[&grant.request].is_decoding()).count() as u32;
@@ -100,19 +101,20 @@ impl Scheduler {
     }
 
     /// Drop least recently used cached sequences for `n_cells`; whether any was there to drop.
-    pub(super) fn evict_for(&mut self, now: Time, n_cells: u32, spared: Option<SeqId>) -> bool {
+    pub(super) fn evict_for(&mut self, n_cells: u32, spared: Option<SeqId>) -> bool {
         let mut n_freed = 0;
         while n_freed < n_cells {
             let Some(victim) = self.sequences.victim(spared) else { break };
             n_freed += self.sequences.cells.n_exclusive(victim).max(1);
-            self.evict(now, victim, PressureReason::Cells);
+            self.evict(victim, PressureReason::Cells);
         }
         n_freed > 0
     }
 
     /// Drop one cached sequence for room, and keep what it holds in RAM.
-    pub(super) fn evict(&mut self, now: Time, victim: SeqId, reason: PressureReason) {
-        self.save_cached(now, victim);
+    pub(super) fn evict(&mut self, victim: SeqId, reason: PressureReason) {
+        self.save_cached(victim);
+        self.freeing += self.sequences.cells.n_exclusive(victim);
         self.drop_cached(victim);
         self.pressure.reason = reason;
         self.pressure.purged.push(victim);
@@ -122,9 +124,11 @@ impl Scheduler {
     /// No cell is left for the running requests: of the least urgent ones who came last gives up its own. One that is
     /// alone has filled its context.
     pub(super) fn yield_one(&mut self, now: Time) {
-        let latest = self.running_ids().max_by_key(|id| (self.live[id].request.priority, self.live[id].admitted_no));
+        // Who awaits another's prefix holds none.
+        let holders = || self.running_ids().filter(|id| self.live[id].awaits.is_none());
+        let latest = holders().max_by_key(|id| (self.live[id].request.priority, self.live[id].admitted_no));
         let Some(id) = latest else { return };
-        if self.running_ids().count() > 1 {
+        if holders().count() > 1 {
             self.park(now, id);
         } else {
             self.finish(now, id, Ok(FinishReason::ContextFull));
@@ -135,7 +139,7 @@ impl Scheduler {
     /// resumes.
     fn park(&mut self, now: Time, id: RequestId) {
         if let Some(seq) = self.live.get(&id).and_then(Live::seq) {
-            self.save_running(now, id, seq);
+            self.save_running(now, id, seq, Most::ALL);
         }
         let Some(live) = self.live.get_mut(&id) else { return };
         let Place::Running { slot, seq } = live.place else { return };

@@ -149,6 +149,26 @@ impl Scheduler {
         }
     }
 
+    /// Give those who await a request that ends what it has computed, before its sequence goes.
+    pub(super) fn hand_over(&mut self, now: Time, donor: RequestId) {
+        let Some(seq) = self.live.get(&donor).and_then(Live::seq) else { return };
+        let n_computed = self.live[&donor].n_computed;
+        let own_session = self.live[&donor].request.session.clone();
+        let waits: Vec<(RequestId, Awaited)> = self
+            .running_ids()
+            .filter_map(|id| Some((id, self.live[&id].awaits.filter(|a| a.donor == donor)?)))
+            .collect();
+        for (id, awaited) in waits {
+            let live = &self.live[&id];
+            let (Some(to), None) = (live.seq(), &live.doomed) else { continue };
+            let own = own_session.is_some() && own_session == live.request.session;
+            let len = self.sequences.n_usable(self.live[&donor].pos_min, n_computed, awaited.len);
+            if len == awaited.len {
+                self.give(now, id, to, Prefix::There(Match { seq, len, own }));
+            }
+        }
+    }
+
     /// Give a request's empty sequence the prefix that was found, or that it has to await.
     pub(super) fn give(&mut self, now: Time, id: RequestId, to: SeqId, prefix: Prefix) {
         match prefix {
@@ -171,7 +191,7 @@ impl Scheduler {
         self.ops.push(Op::Copy { from: found.seq, to, len: found.len });
         if let Some(cached) = self.sequences.cached_mut(found.seq) {
             cached.last_used = now;
-            cached.rent = 0;
+            (cached.rent, cached.n_moved) = (0, 0);
         }
     }
 
@@ -179,7 +199,7 @@ impl Scheduler {
     pub(super) fn begin_with(&mut self, now: Time, id: RequestId, len: u32, source: PrefixSource) {
         let reason = self.prefix_reason(id, source);
         let Some(live) = self.live.get_mut(&id) else { return };
-        live.prefix_reason = if live.parked_for.is_some() { live.prefix_reason } else { reason };
+        live.prefix_reason = if live.is_told { live.prefix_reason } else { reason };
         live.awaits = None;
         live.n_computed = len;
         live.pos_min = if len == 0 { 0 } else { self.limits.memory.first_copied(len + 1) };
@@ -188,9 +208,7 @@ impl Scheduler {
         self.starting.push(id);
         self.set_checkpoints(id);
     }
-}
 
-impl Scheduler {
     /// Why a request begins with this, before the backend has its say.
     fn prefix_reason(&self, id: RequestId, source: PrefixSource) -> PrefixReason {
         let live = &self.live[&id];

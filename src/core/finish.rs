@@ -13,6 +13,9 @@ use std::sync::Arc;
 impl Scheduler {
     /// The one end of a request: its text is flushed, its sampler closed, its sequence cached or removed.
     pub(super) fn finish(&mut self, now: Time, id: RequestId, end: End) {
+        if reusable(&end) {
+            self.hand_over(now, id);
+        }
         let Some(live) = self.live.remove(&id) else { return };
         self.waiting.remove(&live.turn());
         self.parked.remove(&live.turn());
@@ -25,7 +28,8 @@ impl Scheduler {
             self.slots[slot.0 as usize] = None;
             self.sequences.release(seq);
             if reusable(&end) {
-                self.retain(now, &live, seq);
+                let is_whole = !matches!(end, Ok(FinishReason::Cancelled) | Err(_));
+                self.retain(now, &live, seq, is_whole);
             } else {
                 self.ops.push(Op::Remove(seq));
             }
@@ -63,7 +67,8 @@ impl Scheduler {
     }
 
     /// What becomes of the sequence of a request that ended: a cached prefix, if it may and nothing holds it already.
-    fn retain(&mut self, now: Time, live: &Live, seq: SeqId) {
+    /// Only a whole answer is what its session goes on from.
+    fn retain(&mut self, now: Time, live: &Live, seq: SeqId, is_whole: bool) {
         let tokens: Arc<[Token]> = live.tokens[..live.n_computed as usize].into();
         if !live.request.cache_prompt || tokens.is_empty() || !self.sequences.caches() {
             self.ops.push(Op::Remove(seq));
@@ -71,8 +76,11 @@ impl Scheduler {
         }
         let session = live.request.session.clone();
         let scope = live.request.scope.clone();
-        let new = Cached { tokens, scope, session, last_used: now, pos_min: live.pos_min, n_saved: 0, rent: 0 };
-        self.note_session(now, new.scope.as_ref(), new.session.as_ref(), &new.tokens);
+        let new =
+            Cached { tokens, scope, session, last_used: now, pos_min: live.pos_min, n_saved: 0, n_moved: 0, rent: 0 };
+        if is_whole {
+            self.note_session(now, new.scope.as_ref(), new.session.as_ref(), &new.tokens);
+        }
         let (holder, subsumed) = self.sequences.around(&new);
         if let Some(holder) = holder {
             if let Some(cached) = self.sequences.cached_mut(holder) {
@@ -87,7 +95,7 @@ impl Scheduler {
         }
         while !self.sequences.has_cache_room() {
             let Some(victim) = self.sequences.victim(None) else { break };
-            self.evict(now, victim, PressureReason::Sequences);
+            self.evict(victim, PressureReason::Sequences);
         }
         self.keep(seq, new);
     }

@@ -18,6 +18,7 @@ mod apply;
 mod batch;
 mod cells;
 mod check;
+mod deadlines;
 mod donors;
 mod event;
 mod finish;

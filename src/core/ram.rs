@@ -36,8 +36,16 @@ struct Block {
 pub(super) struct Room {
     /// At most, as far as is known before it is saved. Unit: bytes.
     pub(super) n_bytes: u64,
-    /// Whether others may go for it.
-    pub(super) may_drop: bool,
+    /// Others may go for it that were last used then or before.
+    pub(super) drop_until: Option<Time>,
+}
+
+/// What had to go for others.
+#[derive(Debug, Default)]
+pub(super) struct Dropped {
+    pub(super) blobs: Vec<BlobId>,
+    pub(super) n_tokens: u32,
+    pub(super) n_bytes: u64,
 }
 
 /// The index and the account of the blocks. The bytes are the backend's.
@@ -56,7 +64,7 @@ pub(super) struct RamTier {
     /// Blocks without a block behind them: least recently used first, and of those the deepest.
     leaves: BTreeSet<(Time, Reverse<u32>, BlobId)>,
     /// Blocks that are about to be restored: they stay until that is done.
-    pinned: BTreeSet<BlobId>,
+    pinned: BTreeMap<BlobId, u32>,
     next: u64,
 }
 
@@ -121,7 +129,7 @@ impl RamTier {
             |other: &Block| other.tokens.len() < block.tokens.len() && block.tokens.starts_with(&other.tokens);
         let alike = |other: &Block| other.parent == block.parent && other.scope == block.scope && other.n_children == 0;
         let found = behind.iter().filter(|id| alike(&self.blocks[id]) && is_part(&self.blocks[id]));
-        found.copied().filter(|id| !self.pinned.contains(id)).collect()
+        found.copied().filter(|id| !self.pinned.contains_key(id)).collect()
     }
 
     /// Tokens of a block that is there.
@@ -136,7 +144,7 @@ impl RamTier {
             return self.shorter(self.before(block), id);
         }
         let found = self.matches(block.scope.as_ref(), &block.tokens).filter(|(_, n_held, len)| n_held == len);
-        found.map(|(other, ..)| other).filter(|other| *other != id && !self.pinned.contains(other)).collect()
+        found.map(|(other, ..)| other).filter(|other| *other != id && !self.pinned.contains_key(other)).collect()
     }
 
     /// The whole sequences of a scope, with how many tokens they have, and how many of these they begin with: most first.
@@ -160,17 +168,26 @@ impl RamTier {
     /// Note that blocks were used.
     pub(super) fn touch(&mut self, path: &[BlobId], now: Time) {
         for id in path {
-            self.change(*id, |block| block.last_used = now);
+            self.change(*id, |block| block.last_used = block.last_used.max(now));
         }
     }
 
     /// Keep blocks until they are unpinned.
     pub(super) fn pin(&mut self, blocks: &[BlobId]) {
-        self.pinned.extend(blocks);
+        for id in blocks {
+            *self.pinned.entry(*id).or_default() += 1;
+        }
     }
 
     pub(super) fn unpin(&mut self, blocks: &[BlobId]) {
-        self.pinned.retain(|id| !blocks.contains(id));
+        for id in blocks {
+            if let Some(n) = self.pinned.get_mut(id) {
+                *n -= 1;
+                if *n == 0 {
+                    self.pinned.remove(id);
+                }
+            }
+        }
     }
 
     /// Take in a block of at most so many bytes behind `parent`, dropping what was least recently used for its room if it
@@ -181,22 +198,24 @@ impl RamTier {
         scope: Option<&Key>,
         tokens: &[Token],
         now: Time,
-        Room { n_bytes, may_drop }: Room,
-    ) -> (Vec<BlobId>, Option<BlobId>) {
+        Room { n_bytes, drop_until }: Room,
+    ) -> (Dropped, Option<BlobId>) {
         let (before, depth) =
             parent.map_or_else(|| (seed(scope), 0), |id| (self.blocks[&id].hash, self.blocks[&id].depth + 1));
         let hash = chain(before, tokens);
-        let mut dropped = Vec::new();
+        let mut dropped = Dropped::default();
         if self.by_hash.contains_key(&hash) || n_bytes > self.budget {
             return (dropped, None);
         }
         while self.n_bytes + n_bytes > self.budget {
             // Of the blocks that it would stand on only the last can be without another behind it.
-            let may_go = |id: &BlobId| Some(*id) != parent && !self.pinned.contains(id);
-            let first = self.leaves.iter().map(|(.., id)| *id).find(may_go).filter(|_| may_drop);
-            let Some(id) = first else { return (dropped, None) };
+            let may_go = |id: &BlobId| Some(*id) != parent && !self.pinned.contains_key(id);
+            let old = self.leaves.iter().take_while(|(used, ..)| drop_until.is_some_and(|until| *used <= until));
+            let Some(id) = old.map(|(.., id)| *id).find(may_go) else { return (dropped, None) };
+            dropped.n_tokens += self.len_of(id);
+            dropped.n_bytes += self.bytes_of(&[id]);
+            dropped.blobs.push(id);
             self.remove(id);
-            dropped.push(id);
         }
         let id = BlobId(self.next);
         self.next += 1;

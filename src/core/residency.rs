@@ -8,14 +8,15 @@
 use super::event::PressureReason;
 use super::ids::SeqId;
 use super::scheduler::Scheduler;
-use super::tiers::NO_PLACE;
-use super::time::Time;
 use super::work::Op;
 
 /// Cells that are moved down before a pass, at most.
 const COMPACT_CELLS: u32 = 64;
 /// llama.cpp looks at cells by so many: fewer holes cost nothing.
 const MIN_HOLES: u32 = 256;
+
+/// Instead of how much of a sequence was moved: it is not tried any more.
+const STAYS: u32 = u32::MAX;
 
 /// What holes cost, and whether they are being filled.
 #[derive(Debug, Default)]
@@ -64,16 +65,14 @@ impl Scheduler {
     }
 
     /// Before each pass move a little of what costs more than it is worth.
-    pub(super) fn move_out(&mut self, now: Time) {
+    pub(super) fn move_out(&mut self) {
         let moved_ns = u64::from(self.limits.cell_cost.moved_ns);
         if self.residency.moved || moved_ns == 0 || !self.is_decoding() {
             return;
         }
         self.residency.moved = true;
         if let Some(seq) = self.too_dear(moved_ns) {
-            if self.save_slice(now, seq) {
-                self.evict(now, seq, PressureReason::Residency);
-            }
+            self.move_slice(seq);
             return;
         }
         let n_above = self.n_holes().min(self.sequences.cells.n_used());
@@ -84,10 +83,23 @@ impl Scheduler {
         }
     }
 
+    /// Save a little of a sequence, and let it go once that is all.
+    fn move_slice(&mut self, seq: SeqId) {
+        let Some(cached) = self.sequences.cached_mut(seq) else { return };
+        let (last_used, n_before) = (cached.last_used, cached.n_moved);
+        let (n_saved, n_savable) = self.save_slice(seq, Some(last_used));
+        if n_saved >= n_savable {
+            self.evict(seq, PressureReason::Residency);
+        } else if let Some(cached) = self.sequences.cached_mut(seq) {
+            // All that is in RAM was used later: there is no place for this, and it stays until cells run short.
+            cached.n_moved = if n_saved > n_before { n_saved } else { STAYS };
+        }
+    }
+
     /// The cached sequence that was idle longest of those that have cost what moving them would.
     fn too_dear(&self, moved_ns: u64) -> Option<SeqId> {
         let dear = self.sequences.cached().filter(|(seq, cached)| {
-            cached.rent >= moved_ns && cached.n_saved != NO_PLACE && self.sequences.cells.n_exclusive(*seq) > 0
+            cached.rent >= moved_ns && cached.n_moved != STAYS && self.sequences.cells.n_exclusive(*seq) > 0
         });
         dear.min_by_key(|(seq, cached)| (cached.last_used, *seq)).map(|(seq, _)| seq)
     }

@@ -50,6 +50,8 @@ pub(super) struct Live {
     pub(super) awaits: Option<Awaited>,
     /// Where the prefix of this start or resumption came from.
     pub(super) found: PrefixSource,
+    /// Whether its start was told.
+    pub(super) is_told: bool,
     /// How long it was parked, until its resumption is told.
     pub(super) parked_for: Option<Duration>,
     pub(super) prefix_cache_tokens: u32,
@@ -81,6 +83,7 @@ impl Live {
             checkpoints: Vec::new(),
             awaits: None,
             found: PrefixSource::None,
+            is_told: false,
             parked_for: None,
             prefix_cache_tokens: 0,
             prefix_source: PrefixSource::None,
@@ -93,6 +96,13 @@ impl Live {
             first_token_at: None,
             last_token_at: None,
             progressed_at: now,
+        }
+    }
+
+    /// The backend refused what it was to begin with; that it was so at its start is what is told of it.
+    pub(super) fn was_refused(&mut self) {
+        if !self.is_told {
+            self.prefix_reason = PrefixReason::Refused;
         }
     }
 

@@ -1,6 +1,7 @@
 //! The scheduler: its state, and the calls of its contract. `admit.rs` gives slots, `batch.rs` plans
 //! a pass, `apply.rs` takes its outcome, `finish.rs` ends a request.
 
+use super::deadlines::TimeoutOrder;
 use super::event::{Event, FinishReason, PressureReason};
 use super::ids::{BlobId, RequestId, SeqId, SlotId};
 use super::ram::RamTier;
@@ -13,11 +14,10 @@ use super::tiers::RamTally;
 use super::time::Time;
 use super::transfer::{Sessions, TransferId};
 use super::work::{Grant, Limits, Op, Outcome, Work};
-use crate::error::{Error, TimeoutKind};
+use crate::error::Error;
 use crate::options::{StartOptions, StrategyOption};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::time::Duration;
 
 /// What the scheduler needs to know of the start options.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -74,8 +74,12 @@ pub struct Scheduler {
     pub(super) sessions: Sessions,
     /// Sessions whose states the backend is about to take.
     pub(super) loading: Vec<(TransferId, Vec<BlobId>)>,
+    /// Those whose states are part of the work under way.
+    pub(super) importing: Vec<(TransferId, Vec<BlobId>)>,
+    /// Cells that evictions of the next `Prepare` free.
+    pub(super) freeing: u32,
     /// When a request's total or queue time is over.
-    deadlines: BTreeSet<(Time, RequestId, TimeoutOrder)>,
+    pub(super) deadlines: BTreeSet<(Time, RequestId, TimeoutOrder)>,
     /// What the next `Prepare` has to do.
     pub(super) ops: Vec<Op>,
     /// Requests whose start or resumption is told once the ops are done.
@@ -104,13 +108,6 @@ pub(super) struct Pressure {
     pub(super) n_parked: u32,
 }
 
-/// A `TimeoutKind` that can be ordered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum TimeoutOrder {
-    Total,
-    Queue,
-}
-
 impl Scheduler {
     /// A scheduler over an empty KV cache with these limits.
     pub fn new(options: SchedulerOptions, limits: Limits) -> Self {
@@ -134,6 +131,8 @@ impl Scheduler {
             residency: Residency::default(),
             sessions: Sessions::default(),
             loading: Vec::new(),
+            importing: Vec::new(),
+            freeing: 0,
             deadlines: BTreeSet::new(),
             ops: Vec::new(),
             starting: Vec::new(),
@@ -163,12 +162,7 @@ impl Scheduler {
         assert!(self.last_id.is_none_or(|last| last < id), "request ids ascend");
         self.last_id = Some(id);
         self.admissible(&request)?;
-        if let Some(timeout) = request.timeout {
-            self.deadlines.insert((now + timeout, id, TimeoutOrder::Total));
-        }
-        if let Some(timeout) = request.queue_timeout {
-            self.deadlines.insert((now + timeout, id, TimeoutOrder::Queue));
-        }
+        self.note_deadlines(now, &request);
         let live = Live::new(request, now);
         self.waiting.insert(live.turn());
         self.totals.n_submitted += 1;
@@ -209,47 +203,6 @@ impl Scheduler {
         self.end(now, id, Ok(FinishReason::Cancelled));
     }
 
-    /// End the requests whose time is over.
-    pub fn handle_timeout(&mut self, now: Time) {
-        let later = (Time(now.0.saturating_add(1)), RequestId(0), TimeoutOrder::Total);
-        let rest = self.deadlines.split_off(&later);
-        for (_, id, order) in std::mem::replace(&mut self.deadlines, rest) {
-            let Some(live) = self.live.get(&id) else { continue };
-            let (kind, limit) = match order {
-                TimeoutOrder::Total => (TimeoutKind::Total, live.request.timeout),
-                TimeoutOrder::Queue if live.place == Place::Waiting => (TimeoutKind::Queue, live.request.queue_timeout),
-                TimeoutOrder::Queue => continue,
-            };
-            self.end(now, id, Err(timeout_error(kind, limit)));
-        }
-        let stalled: Vec<RequestId> =
-            self.running_ids().filter(|id| self.stalls_at(*id).is_some_and(|at| at <= now)).collect();
-        for id in stalled {
-            let limit = self.live[&id].request.stall_timeout;
-            self.end(now, id, Err(timeout_error(TimeoutKind::Stall, limit)));
-        }
-    }
-
-    /// When `handle_timeout` is due at the latest.
-    pub fn poll_timeout(&self) -> Option<Time> {
-        let stalls = self.running_ids().filter_map(|id| self.stalls_at(id)).min();
-        self.deadlines.first().map(|(at, ..)| *at).into_iter().chain(stalls).min()
-    }
-
-    /// When a request ran out of time, or will: `stall_timeout`, which counts only while it holds a slot. The progress of
-    /// whom it awaits is its own.
-    fn stalls_at(&self, id: RequestId) -> Option<Time> {
-        let live = &self.live[&id];
-        let limit = live.request.stall_timeout?;
-        let mut progressed_at = live.progressed_at;
-        let mut awaits = live.awaits;
-        while let Some(donor) = awaits.and_then(|awaited| self.live.get(&awaited.donor)) {
-            progressed_at = progressed_at.max(donor.progressed_at);
-            awaits = donor.awaits;
-        }
-        live.seq().map(|_| progressed_at + limit)
-    }
-
     /// What the core has to tell, oldest first.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
@@ -262,18 +215,25 @@ impl Scheduler {
         }
         self.end_waits(now);
         self.admit(now);
-        self.save_ahead(now);
-        self.move_out(now);
+        self.save_ahead();
+        self.move_out();
         if self.ops.is_empty() {
             self.tell_starts();
+            self.importing.append(&mut self.loading);
             self.tell_loaded();
         }
         let work = if self.ops.is_empty() { self.plan_pass(now) } else { None };
-        let work = if self.ops.is_empty() { work } else { Some(Work::Prepare(std::mem::take(&mut self.ops))) };
+        let work = if self.ops.is_empty() { work } else { Some(self.prepare()) };
         self.in_flight = work.is_some();
         self.check_step();
         assert!(work.is_some() || self.live.is_empty(), "nothing to do although requests are waiting");
         work
+    }
+
+    /// What has been decided, as a work.
+    fn prepare(&mut self) -> Work {
+        self.importing.append(&mut self.loading);
+        Work::Prepare(std::mem::take(&mut self.ops))
     }
 
     /// Take a work back with what came of it.
@@ -357,16 +317,6 @@ impl Scheduler {
         self.finish(now, id, end);
     }
 
-    pub(super) fn forget_deadlines(&mut self, live: &Live) {
-        let id = live.request.id;
-        if let Some(timeout) = live.request.timeout {
-            self.deadlines.remove(&(live.submitted_at + timeout, id, TimeoutOrder::Total));
-        }
-        if let Some(timeout) = live.request.queue_timeout {
-            self.deadlines.remove(&(live.submitted_at + timeout, id, TimeoutOrder::Queue));
-        }
-    }
-
     fn end_doomed(&mut self, now: Time) {
         for id in std::mem::take(&mut self.doomed) {
             if let Some(end) = self.live.get_mut(&id).and_then(|live| live.doomed.take()) {
@@ -392,8 +342,4 @@ impl Scheduler {
     pub(super) fn free_slot(&self) -> Option<SlotId> {
         self.slots.iter().position(Option::is_none).map(|at| SlotId(at as u32))
     }
-}
-
-fn timeout_error(kind: TimeoutKind, limit: Option<Duration>) -> Error {
-    Error::RequestTimeout { kind, limit_s: limit.unwrap_or_default().as_secs_f64() }
 }

@@ -28,6 +28,8 @@ pub(super) struct Cached {
     pub(super) pos_min: u32,
     /// Tokens that were saved to RAM ahead of need; they need not be there any more.
     pub(super) n_saved: u32,
+    /// Tokens of it that were saved in order to let it go.
+    pub(super) n_moved: u32,
     /// What each of its cells has cost the running requests since it was used. Unit: ns.
     pub(super) rent: u64,
 }

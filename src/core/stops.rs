@@ -66,7 +66,7 @@ impl Scheduler {
         if let Some(seq) = live.seq()
             && live.checkpoints.contains(&live.n_computed)
         {
-            self.save_running(now, id, seq);
+            self.save_running(now, id, seq, self.beside(id));
         }
     }
 }

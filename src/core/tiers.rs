@@ -2,7 +2,7 @@
 //! instead of being computed again.
 
 use super::donors::Match;
-use super::event::{Event, PrefixReason, PrefixSource, RamOp};
+use super::event::{Event, PrefixSource, RamOp};
 use super::ids::{BlobId, RequestId, SeqId, Token};
 use super::memory::MemoryKind;
 use super::ram::{MIN_PART, Room};
@@ -26,7 +26,7 @@ const LATE_BUSY_BYTES: u64 = 64 << 20;
 const MIN_WHOLE: u32 = 32;
 
 /// Instead of how much of a sequence was saved: there was no room for more.
-pub(super) const NO_PLACE: u32 = u32::MAX;
+const NO_PLACE: u32 = u32::MAX;
 
 /// What happened in the RAM tier since it was told last: tokens and bytes.
 #[derive(Debug, Default)]
@@ -45,18 +45,18 @@ pub(super) struct Most {
     n_blocks: u32,
     /// Of a whole sequence. Unit: bytes.
     n_bytes: u64,
-    /// Whether older blocks may go for it.
-    may_drop: bool,
+    /// Blocks may go for it that were last used then or before.
+    drop_until: Option<Time>,
 }
 
 impl Most {
-    pub(super) const ALL: Self = Self { n_blocks: u32::MAX, n_bytes: u64::MAX, may_drop: true };
+    pub(super) const ALL: Self = Self { n_blocks: u32::MAX, n_bytes: u64::MAX, drop_until: Some(Time::NEVER) };
 }
 
 impl Scheduler {
     /// Save the first tokens of a sequence that are not in RAM yet, as much as may be; how many tokens are there then.
     ///
-    /// What still has its cells drives nothing out of RAM: that would be lost, and this is not.
+    /// What still has its cells drives nothing out of RAM that was used later: that would be lost, and this is not.
     pub(super) fn save(&mut self, now: Time, seq: SeqId, scope: Option<&Key>, tokens: &[Token], most: Most) -> u32 {
         if !self.ram.is_on() {
             0
@@ -72,7 +72,7 @@ impl Scheduler {
         let mut path = self.ram.path(scope, tokens);
         self.ram.touch(&path, now);
         let n_there = path.len();
-        let room = Room { n_bytes: self.limits.state.bytes(self.limits.memory, block), may_drop: most.may_drop };
+        let room = Room { n_bytes: self.limits.state.bytes(self.limits.memory, block), drop_until: most.drop_until };
         let blocks = tokens.chunks_exact(block as usize).enumerate();
         for (at, tokens) in blocks.skip(n_there).take(most.n_blocks as usize) {
             let Some(blob) = self.take_in(now, path.last().copied(), scope, tokens, room) else { break };
@@ -120,7 +120,7 @@ impl Scheduler {
         }
         let n_bytes = self.limits.state.bytes(self.limits.memory, len);
         if len >= MIN_WHOLE && n_bytes <= most.n_bytes {
-            let room = Room { n_bytes, may_drop: most.may_drop };
+            let room = Room { n_bytes, drop_until: most.drop_until };
             if let Some(blob) = self.take_in(now, None, scope, tokens, room) {
                 self.ops.push(Op::Save { seq, from: 0, len, blob });
                 return len;
@@ -138,28 +138,21 @@ impl Scheduler {
         tokens: &[Token],
         room: Room,
     ) -> Option<BlobId> {
-        let bytes = self.ram.n_bytes();
         let (dropped, added) = self.ram.add(parent, scope, tokens, now, room);
-        let left = bytes - (self.ram.n_bytes() - if added.is_some() { room.n_bytes } else { 0 });
-        self.drop_blobs(dropped, left);
+        if !dropped.blobs.is_empty() {
+            self.ram_tally.add(RamOp::Evict, dropped.n_tokens, dropped.n_bytes);
+            self.ops.extend(dropped.blobs.into_iter().map(Op::Forget));
+        }
         added
     }
 
-    /// What the tier dropped is forgotten, and told.
-    fn drop_blobs(&mut self, dropped: Vec<BlobId>, n_bytes: u64) {
-        if !dropped.is_empty() {
-            self.ram_tally.add(RamOp::Evict, 0, n_bytes);
-            self.ops.extend(dropped.into_iter().map(Op::Forget));
-        }
-    }
-
     /// Save what a cached sequence holds, before it goes.
-    pub(super) fn save_cached(&mut self, now: Time, seq: SeqId) {
+    pub(super) fn save_cached(&mut self, seq: SeqId) {
         if let Some(Holder::Cached(cached)) = self.sequences.holder(seq) {
-            let (scope, tokens) = (cached.scope.clone(), Arc::clone(&cached.tokens));
-            let most = Most { n_blocks: LATE_BUSY, n_bytes: LATE_BUSY_BYTES, may_drop: true };
+            let (scope, tokens, last_used) = (cached.scope.clone(), Arc::clone(&cached.tokens), cached.last_used);
+            let most = Most { n_blocks: LATE_BUSY, n_bytes: LATE_BUSY_BYTES, ..Most::ALL };
             let most = if self.is_decoding() { most } else { Most::ALL };
-            self.save(now, seq, scope.as_ref(), &tokens, most);
+            self.save(last_used, seq, scope.as_ref(), &tokens, most);
         }
     }
 
@@ -168,18 +161,25 @@ impl Scheduler {
         self.running_ids().any(|id| self.live[&id].is_decoding())
     }
 
-    /// Save what a running request has computed, before its cells go, or where it will be continued from.
-    pub(super) fn save_running(&mut self, now: Time, id: RequestId, seq: SeqId) {
+    /// Save what a running request has computed, as much as may be: before its cells go, or where it will be continued
+    /// from.
+    pub(super) fn save_running(&mut self, now: Time, id: RequestId, seq: SeqId, most: Most) {
         let live = &self.live[&id];
         if live.request.cache_prompt {
             let (scope, tokens) = (live.request.scope.clone(), live.tokens[..live.n_computed as usize].to_vec());
-            self.save(now, seq, scope.as_ref(), &tokens, Most::ALL);
+            self.save(now, seq, scope.as_ref(), &tokens, most);
         }
+    }
+
+    /// What may be saved at once beside other streams: those must not feel it.
+    pub(super) fn beside(&self, id: RequestId) -> Most {
+        let others = self.running_ids().any(|other| other != id && self.live[&other].is_decoding());
+        if others { Most { n_bytes: LATE_BUSY_BYTES, ..Most::ALL } } else { Most::ALL }
     }
 
     /// While cells or sequences run short, save a little of what will be evicted next, once before each pass and as long
     /// as nobody is there: an eviction that has nothing left to save takes no time.
-    pub(super) fn save_ahead(&mut self, now: Time) {
+    pub(super) fn save_ahead(&mut self) {
         let short = self.sequences.is_short();
         let is_turn = !self.saved_ahead || self.live.is_empty();
         if !is_turn || !self.ram.is_on() || !short {
@@ -187,8 +187,12 @@ impl Scheduler {
         }
         self.saved_ahead = true;
         let next = self.sequences.cached().filter(|(_, c)| c.n_saved < self.n_savable(c.tokens.len() as u32));
-        if let Some((seq, _)) = next.min_by_key(|(seq, c)| (c.last_used, *seq)) {
-            self.save_slice(now, seq);
+        let Some((seq, _)) = next.min_by_key(|(seq, c)| (c.last_used, *seq)) else { return };
+        let (n_saved, n_savable) = self.save_slice(seq, None);
+        if let Some(cached) = self.sequences.cached_mut(seq) {
+            // What finds no place now is not tried again.
+            let grew = n_saved > cached.n_saved || n_saved >= n_savable;
+            cached.n_saved = if grew { n_saved } else { NO_PLACE };
         }
     }
 
@@ -198,20 +202,16 @@ impl Scheduler {
         if rest < MIN_PART { len - rest } else { len }
     }
 
-    /// Save a little of a cached sequence into free room; whether all of it is saved that can be.
-    pub(super) fn save_slice(&mut self, now: Time, seq: SeqId) -> bool {
-        let Some(Holder::Cached(cached)) = self.sequences.holder(seq) else { return false };
-        let (scope, tokens) = (cached.scope.clone(), Arc::clone(&cached.tokens));
-        let busy = Most { n_blocks: AHEAD_BUSY, n_bytes: AHEAD_BUSY_BYTES, may_drop: false };
+    /// Save a little of a cached sequence, into free room or in place of what was last used then or before; how much of it is
+    /// saved then, of how much.
+    pub(super) fn save_slice(&mut self, seq: SeqId, drop_until: Option<Time>) -> (u32, u32) {
+        let Some(Holder::Cached(cached)) = self.sequences.holder(seq) else { return (0, 0) };
+        let (scope, tokens, last_used) = (cached.scope.clone(), Arc::clone(&cached.tokens), cached.last_used);
+        let busy = Most { n_blocks: AHEAD_BUSY, n_bytes: AHEAD_BUSY_BYTES, drop_until };
         let most = if self.is_decoding() { busy } else { Most { n_blocks: AHEAD_IDLE, n_bytes: u64::MAX, ..busy } };
-        let n_saved = self.save(now, seq, scope.as_ref(), &tokens, most);
-        let n_savable = self.n_savable(tokens.len() as u32);
-        if let Some(cached) = self.sequences.cached_mut(seq) {
-            // What finds no place now is not tried again.
-            let grew = n_saved > cached.n_saved || n_saved >= n_savable;
-            cached.n_saved = if grew { n_saved } else { NO_PLACE };
-        }
-        n_saved >= n_savable
+        // To be saved is no use: the order of going stays that of use.
+        let n_saved = self.save(last_used, seq, scope.as_ref(), &tokens, most);
+        (n_saved, self.n_savable(tokens.len() as u32))
     }
 
     /// Tokens of these that the RAM tier can give, from the first.
@@ -253,7 +253,7 @@ impl Scheduler {
         let blobs = path[n_shared as usize..].to_vec();
         self.ram.touch(&path, now);
         let n_cells: u32 = blobs.iter().map(|blob| self.ram.len_of(*blob)).sum();
-        self.push_restore(now, Op::Restore { seq: to, from: n_shared * block, blobs }, n_cells, base);
+        self.push_restore(Op::Restore { seq: to, from: n_shared * block, blobs }, n_cells, base);
         if len < n_shared * block + n_cells {
             self.ops.push(Op::Trim { seq: to, len });
         }
@@ -266,7 +266,7 @@ impl Scheduler {
         let Some((blob, len)) = found else { return self.begin_with(now, id, 0, PrefixSource::None) };
         self.ram.touch(&[blob], now);
         let n_held = self.ram.len_of(blob);
-        self.push_restore(now, Op::Restore { seq: to, from: 0, blobs: vec![blob] }, n_held, None);
+        self.push_restore(Op::Restore { seq: to, from: 0, blobs: vec![blob] }, n_held, None);
         if len < n_held {
             self.ops.push(Op::Trim { seq: to, len });
         }
@@ -274,13 +274,14 @@ impl Scheduler {
     }
 
     /// Restore blocks, which takes so many cells, and keep them until that is done.
-    fn push_restore(&mut self, now: Time, op: Op, n_cells: u32, base: Option<Match>) {
+    fn push_restore(&mut self, op: Op, n_cells: u32, base: Option<Match>) {
         let Op::Restore { blobs, .. } = &op else { return };
         self.ram.pin(blobs);
         self.reserved += n_cells;
-        let n_missing = (self.sequences.cells.n_used() + self.reserved).saturating_sub(self.limits.n_ctx);
+        let n_missing =
+            (self.sequences.cells.n_used() + self.reserved).saturating_sub(self.limits.n_ctx + self.freeing);
         if self.limits.is_pool && n_missing > 0 {
-            self.evict_for(now, n_missing, base.map(|base| base.seq));
+            self.evict_for(n_missing, base.map(|base| base.seq));
         }
         self.ops.push(op);
     }
@@ -314,7 +315,7 @@ impl Scheduler {
             && n_restored < blobs.len()
         {
             live.n_computed = live.n_computed.min(from + n_tokens);
-            live.prefix_reason = PrefixReason::Refused;
+            live.was_refused();
             if live.n_computed == 0 {
                 live.found = PrefixSource::None;
             }

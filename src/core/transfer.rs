@@ -4,7 +4,7 @@ use super::event::Event;
 use super::ids::{BlobId, Token};
 use super::ram::Room;
 use super::scheduler::Scheduler;
-use super::sequences::Holder;
+use super::sequences::{Cached, Holder};
 use super::tiers::Most;
 use super::time::Time;
 use super::work::{Op, OpResult};
@@ -14,8 +14,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Sessions whose last tokens are remembered; who was not heard of for longest is forgotten first.
+/// Sessions whose last tokens are remembered, and how many tokens in all; who was not heard of for longest is forgotten
+/// first.
 const MAX_SESSIONS: usize = 4096;
+const MAX_TOKENS: usize = 16 << 20;
 
 /// A transfer, by a number that its caller chose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -54,14 +56,17 @@ type SessionKey = (Option<Key>, Key);
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
     last: BTreeMap<SessionKey, (Arc<[Token]>, Time)>,
+    n_tokens: usize,
 }
 
 impl Sessions {
-    pub(super) fn note(&mut self, scope: Option<&Key>, session: &Key, tokens: &Arc<[Token]>, now: Time) {
-        self.last.insert((scope.cloned(), session.clone()), (Arc::clone(tokens), now));
-        if self.last.len() > MAX_SESSIONS {
+    fn note(&mut self, scope: Option<&Key>, session: &Key, tokens: &Arc<[Token]>, now: Time) {
+        let before = self.last.insert((scope.cloned(), session.clone()), (Arc::clone(tokens), now));
+        self.n_tokens = self.n_tokens + tokens.len() - before.map_or(0, |(tokens, _)| tokens.len());
+        while self.last.len() > MAX_SESSIONS || (self.n_tokens > MAX_TOKENS && self.last.len() > 1) {
             let oldest = self.last.iter().min_by_key(|(_, (_, at))| *at).map(|(key, _)| key.clone());
-            oldest.map(|key| self.last.remove(&key));
+            let gone = oldest.and_then(|key| self.last.remove(&key));
+            self.n_tokens -= gone.map_or(0, |(tokens, _)| tokens.len());
         }
     }
 
@@ -89,7 +94,8 @@ impl Scheduler {
             ));
         };
         let held = self.sequences.matches(scope, &tokens).find(|(_, holder, len)| {
-            *len == tokens.len() && matches!(holder, Holder::Cached(cached) if cached.tokens.len() == *len)
+            let has = |cached: &Cached| self.ram.block() > 0 || cached.tokens.len() == *len;
+            *len == tokens.len() && matches!(holder, Holder::Cached(cached) if has(cached))
         });
         if let Some(seq) = held.map(|(seq, ..)| seq) {
             self.save(now, seq, scope, &tokens, Most::ALL);
@@ -119,11 +125,12 @@ impl Scheduler {
         let mut path: Vec<BlobId> = Vec::new();
         for part in parts {
             let own = &tokens[part.from as usize..(part.from + part.len) as usize];
-            if let Some(there) = self.saved_path(scope, &tokens[..(part.from + part.len) as usize]).get(path.len()) {
+            let there = self.saved_path(scope, &tokens[..(part.from + part.len) as usize]);
+            if let Some(there) = there.get(path.len()).filter(|blob| self.ram.len_of(**blob) == part.len) {
                 path.push(*there);
                 continue;
             }
-            let room = Room { n_bytes: part.state.len() as u64, may_drop: true };
+            let room = Room { n_bytes: part.state.len() as u64, drop_until: Some(Time::NEVER) };
             let Some(blob) = self.take_in(now, path.last().copied(), scope, own, room) else { break };
             self.ops.push(Op::Import { blob, from: part.from, len: part.len, state: part.state });
             path.push(blob);
@@ -201,7 +208,7 @@ impl Scheduler {
 
     /// Tell which sessions are in the RAM tier, once the backend has taken their states.
     pub(super) fn tell_loaded(&mut self) {
-        for (transfer, path) in std::mem::take(&mut self.loading) {
+        for (transfer, path) in std::mem::take(&mut self.importing) {
             let lens = path.into_iter().map(|blob| self.ram.len_of(blob));
             let n_restorable = lens.take_while(|len| *len > 0).sum();
             self.events.push_back(Event::SessionLoaded { transfer, n_restorable });

@@ -2,7 +2,7 @@
 
 use super::handle::Engine;
 use super::shared::Command;
-use crate::core::{Scheduler, SessionState, StatePart, Time, TransferId};
+use crate::core::{Event, Scheduler, SessionState, StatePart, Time, TransferId};
 use crate::error::Error;
 use crate::options::Key;
 use crate::store::{self, Part, SavedPrefix, StoreError};
@@ -20,7 +20,7 @@ pub(super) struct Transfer {
 }
 
 /// What came of it.
-pub(super) enum Answer {
+enum Answer {
     Saved(SessionState),
     Loaded(u32),
 }
@@ -47,7 +47,20 @@ impl Transfers {
         }
     }
 
-    pub(super) fn settle(&mut self, id: TransferId, answer: Answer) {
+    /// Answer who waits for an event; it comes back if nobody does.
+    pub(super) fn take(&mut self, event: Event) -> Option<Event> {
+        if let Event::SessionSaved { transfer, state } = event {
+            self.settle(transfer, Answer::Saved(state));
+            return None;
+        }
+        if let Event::SessionLoaded { transfer, n_restorable } = event {
+            self.settle(transfer, Answer::Loaded(n_restorable));
+            return None;
+        }
+        Some(event)
+    }
+
+    fn settle(&mut self, id: TransferId, answer: Answer) {
         if let Some(waiting) = self.waiting.remove(&id) {
             // Who gave up waiting has no use for it.
             drop(waiting.send(Ok(answer)));

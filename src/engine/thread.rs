@@ -2,7 +2,7 @@
 
 use super::loader::MakeBackend;
 use super::mailbox::Mailbox;
-use super::sessions::{Answer, Transfers};
+use super::sessions::Transfers;
 use super::shared::{Command, Shared};
 use super::waker::Wakes;
 use super::{Callables, panic_text};
@@ -176,7 +176,9 @@ impl EngineThread {
     /// Tell the callers and the listeners what happened in this turn, then wake each of them once.
     fn route_events(&mut self) {
         while let Some(event) = self.scheduler.poll_event() {
-            self.route(&event);
+            if let Some(event) = self.transfers.take(event) {
+                self.route(&event);
+            }
         }
         self.wakes = Wakes::default();
     }
@@ -203,14 +205,7 @@ impl EngineThread {
             Event::Queued { request, .. } | Event::Parked { request, .. } | Event::Resumed { request, .. } => {
                 Some(request)
             }
-            Event::SessionSaved { transfer, state } => {
-                self.transfers.settle(*transfer, Answer::Saved(state.clone()));
-                return;
-            }
-            Event::SessionLoaded { transfer, n_restorable } => {
-                self.transfers.settle(*transfer, Answer::Loaded(*n_restorable));
-                return;
-            }
+            Event::SessionSaved { .. } | Event::SessionLoaded { .. } => return,
             Event::Tick { .. }
             | Event::KvPressure { .. }
             | Event::RamCache { .. }

@@ -209,7 +209,9 @@ impl Engine {
     ) -> PyResult<(u32, u32)> {
         let session = named_key("session", session)?;
         let scope = scope.map(|scope| named_key("cache_scope", scope)).transpose()?;
-        let saved = py.detach(|| self.get().save_session(session, scope, &path)).map_err(|e| errors::raise(py, &e))?;
+        let engine = self.get();
+        let saved = py.detach(move || engine.save_session(session, scope, &path));
+        let saved = saved.map_err(|e| errors::raise(py, &e))?;
         Ok((saved.n_tokens, saved.n_restorable))
     }
 
@@ -224,7 +226,9 @@ impl Engine {
     ) -> PyResult<(Bound<'py, PyAny>, u32, u32)> {
         let session = session.map(|session| named_key("session", session)).transpose()?;
         let scope = scope.map(|scope| named_key("cache_scope", scope)).transpose()?;
-        let loaded = py.detach(|| self.get().load_session(&path, session, scope)).map_err(|e| errors::raise(py, &e))?;
+        let engine = self.get();
+        let loaded = py.detach(move || engine.load_session(&path, session, scope));
+        let loaded = loaded.map_err(|e| errors::raise(py, &e))?;
         Ok((key::decode(py, &loaded.session.0)?, loaded.n_tokens, loaded.n_restorable))
     }
 

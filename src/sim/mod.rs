@@ -3,8 +3,11 @@
 
 use crate::backend::Backend;
 use crate::backend::sim::{Fault, SimBackend, SimConfig};
-use crate::core::{Event, Outcome, Request, RequestId, Scheduler, SchedulerOptions, Stats, Time, Work};
+use crate::core::{
+    Event, Outcome, Request, RequestId, Scheduler, SchedulerOptions, SessionState, Stats, Time, TransferId, Work,
+};
 use crate::error::Error;
+use crate::options::Key;
 use std::time::Duration;
 
 /// A scheduler, a backend and a clock that moves only as passes are told to take their time.
@@ -35,6 +38,28 @@ impl Simulation {
     /// Those of [`Scheduler::submit`].
     pub fn submit(&mut self, request: Request) -> Result<(), Error> {
         self.scheduler.submit(self.now, request)
+    }
+
+    /// Take out the state of a session.
+    ///
+    /// # Errors
+    /// Those of [`Scheduler::save_session`].
+    pub fn save_session(&mut self, transfer: u64, scope: Option<&Key>, session: &Key) -> Result<(), Error> {
+        self.scheduler.save_session(self.now, TransferId(transfer), scope, session)
+    }
+
+    /// Put the state of a session into the RAM tier.
+    ///
+    /// # Errors
+    /// Those of [`Scheduler::load_session`].
+    pub fn load_session(
+        &mut self,
+        transfer: u64,
+        scope: Option<&Key>,
+        session: &Key,
+        state: SessionState,
+    ) -> Result<(), Error> {
+        self.scheduler.load_session(self.now, TransferId(transfer), scope, session, state)
     }
 
     /// Cancel a request now, also one whose work is under way.

@@ -1,4 +1,4 @@
-//! KV state on disk: sessions that a user saves ([`file`]), and a cache tier below RAM ([`directory`]).
+//! KV state on disk: sessions that a user saves ([`mod@file`]), and a cache tier below RAM ([`directory`]).
 //!
 //! Free of llama.cpp, of the scheduler and of Python: a state is bytes, a prefix is tokens, and whether both belong to
 //! the model at hand is decided by a [`fingerprint`].

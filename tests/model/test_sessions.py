@@ -41,6 +41,9 @@ def test_a_file_of_another_kind_of_context_or_model_is_refused(smollm2: Path, tm
     content = bytearray(smollm2.read_bytes())
     content[-100] ^= 1
     other.write_bytes(content)
-    for model, options in [(smollm2, {"kv_unified": False}), (smollm2, {"flash_attn": "off"}), (other, {})]:
+    others: list[tuple[Path, dict[str, Any]]] = [
+        *((smollm2, {"kv_unified": False}), (smollm2, {"flash_attn": "off"}), (other, {}))
+    ]
+    for model, options in others:
         with Engine(model, n_ctx=1024, **options) as engine, pytest.raises(SessionError, match="another model"):
             engine.load_session(path)

@@ -2,13 +2,15 @@
 
 The simulated backend asserts llama.cpp's rules, and draws each token as a function of what the cells of its sequence
 really hold; `check` asserts the scheduler's own invariants. What a caller may rely on is asserted here, after every
-step: each request ends exactly once, says why truthfully, and gets the tokens that it would have got alone.
+step: each request ends exactly once, says why truthfully, gets the tokens that it would have got alone, and never finds
+a prefix that only another scope had.
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -182,10 +184,24 @@ class Scheduling(RuleBasedStateMachine):
                     if other != request_id
                 )
                 assert in_turn, "a later request got the slot of an earlier one"
+                assert event.measurements["prefix_cache_tokens"] <= self.most_to_reuse(request_id)
             elif event.name in {"request.done", "request.exception"}:
                 assert event.measurements["generated_tokens"] == len(life.tokens)
                 life.stop_reason = event.metadata["stop_reason"]
                 self.is_true(life)
+
+    def most_to_reuse(self, request_id: int) -> int:
+        """How much of its prompt a request can find: what others of its scope have, and nothing of anybody else's."""
+        life = self.lives[request_id]
+        if not life.options["cache_prompt"]:
+            return 0
+        shared = [0]
+        for other_id, other in self.lives.items():
+            alike = other.options.get("cache_scope") == life.options.get("cache_scope")
+            if other_id != request_id and alike and other.options["cache_prompt"]:
+                pairs = zip(life.prompt, [*other.prompt, *other.tokens], strict=False)
+                shared.append(sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)))
+        return min(max(shared), len(life.prompt) - 1)
 
     def is_true(self, life: Life) -> None:
         """Whether a request's reason to end is one that it had."""

@@ -289,3 +289,34 @@ fn a_state_that_somebody_forged_is_refused_or_of_no_harm() {
     bench.trim(0, 99);
     assert_eq!(bench.prefill(1, 0, &prompt, 99), expected);
 }
+
+/// What this process holds of the machine's memory. Unit: bytes.
+#[cfg(target_os = "linux")]
+fn resident() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+#[ignore = "needs LLAMA_BATCH_TEST_MODEL"]
+fn the_memory_of_dropped_blocks_goes_back_to_the_system() {
+    let model = model();
+    let mut bench = Bench::new(Arc::clone(&model), &options());
+    let prompt = long(&model, 64);
+    bench.open(1, &prompt);
+    bench.prefill(1, 0, &prompt, 0);
+    let ids = || (0..600).map(BlobId);
+    // Blocks of several sizes, as the ends of conversations have.
+    let save = |blob: BlobId| Op::Save { seq: SeqId(0), from: 0, len: 64 - (blob.0 % 7) as u32 * 8, blob };
+    let saved = bench.backend.prepare(&ids().map(save).collect::<Vec<_>>());
+    let n_bytes: u64 = saved.iter().map(|r| if let OpResult::Saved { n_bytes } = r { *n_bytes } else { 0 }).sum();
+    let full = resident();
+    // Every other one first: what is left must not hold the rest.
+    for rest in [0, 1] {
+        bench.backend.prepare(&ids().filter(|id| id.0 % 2 == rest).map(Op::Forget).collect::<Vec<_>>());
+    }
+    let left = resident();
+    assert!(n_bytes > 300 << 20);
+    assert!(left + n_bytes / 4 * 3 < full, "{n_bytes} bytes of blocks; {full} before, {left} after");
+}

@@ -124,3 +124,22 @@ fn who_awaits_a_prefix_stalls_with_its_computer() {
     assert!(matches!(seen.end(3), Err(Error::RequestTimeout { kind: TimeoutKind::Stall, .. })), "{:?}", seen.end(3));
     assert_eq!(seen.end(2), &Ok(FinishReason::MaxTokens));
 }
+
+#[test]
+fn what_is_awaited_is_handed_over_by_who_ends_and_keeps_nothing() {
+    for memory in [
+        llama_batch::core::MemoryKind::Full,
+        llama_batch::core::MemoryKind::SlidingWindow(16),
+        llama_batch::core::MemoryKind::Hybrid,
+    ] {
+        let mut sim = Simulation::new(
+            SimConfig { memory, ram_bytes: 0, ..config(4, 4096) },
+            SchedulerOptions { n_cache_seqs: Some(0), ..options(4) },
+        );
+        for id in 1..=4 {
+            sim.submit(request(id, [tokens(9, 300), tokens(id, 5)].concat(), 1)).expect("it may");
+        }
+        run_all(&mut sim);
+        assert_eq!(sim.stats().n_prefill_tokens, 300 + 4 * 5, "{memory:?}");
+    }
+}

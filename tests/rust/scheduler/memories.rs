@@ -24,11 +24,6 @@ fn each(n_parallel: u32, test: impl Fn(Simulation, &str)) {
     }
 }
 
-/// Tokens that no other of these lists begins with.
-fn tokens(which: u64, n: u32) -> Vec<Token> {
-    (0..n).map(|i| ((which * 37 + u64::from(i) * (which + 1)) % 250) as Token).collect()
-}
-
 fn run_one(sim: &mut Simulation, r: &Request) -> Finished {
     let expected = alone(r);
     sim.submit(r.clone()).expect("room");
@@ -162,4 +157,16 @@ fn a_recurrent_memory_counts_sequences_and_never_runs_short_of_tokens() {
     let seen = run_all(&mut sim);
     assert!((1..=4).all(|id| *seen.end(id) == Ok(FinishReason::MaxTokens)));
     assert_eq!(sim.stats().n_parked, 0);
+}
+
+#[test]
+fn a_window_that_has_moved_on_does_not_stand_for_a_shorter_sequence() {
+    let cfg = SimConfig { memory: MemoryKind::SlidingWindow(16), ram_bytes: 0, ..config(2, 2048) };
+    let mut sim = Simulation::new(cfg, options(2));
+    sim.submit(request(1, tokens(1, 100), 0)).expect("it may");
+    sim.submit(request(2, [tokens(1, 100), tokens(2, 60)].concat(), 0)).expect("it may");
+    run_all(&mut sim);
+    sim.submit(request(3, [tokens(1, 100), tokens(3, 60)].concat(), 1)).expect("it may");
+    let seen = run_all(&mut sim);
+    assert!(seen.ends[&3].usage.prefix_cache_tokens >= 99, "{:?}", seen.ends[&3].usage);
 }

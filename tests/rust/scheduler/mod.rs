@@ -6,6 +6,7 @@ mod pressure;
 mod promises;
 mod ram;
 mod residency;
+mod sessions;
 mod swarm;
 
 use llama_batch::backend::sim::SimConfig;
@@ -54,6 +55,11 @@ fn request(id: u64, prompt: Vec<Token>, max_tokens: u32) -> Request {
 
 fn prompt(n: u32) -> Vec<Token> {
     (0..n).map(|i| (65 + i % 26) as Token).collect()
+}
+
+/// Tokens that no other of these lists begins with.
+fn tokens(which: u64, n: u32) -> Vec<Token> {
+    (0..n).map(|i| ((which * 37 + u64::from(i) * (which + 1)) % 250) as Token).collect()
 }
 
 /// What callers saw: the text of each request, and its one end.

@@ -3,11 +3,6 @@
 use super::*;
 use llama_batch::core::{CellCost, PrefixSource, PressureReason};
 
-/// Tokens that no other of these lists begins with.
-fn tokens(which: u64, n: u32) -> Vec<Token> {
-    (0..n).map(|i| ((which * 37 + u64::from(i) * (which + 1)) % 250) as Token).collect()
-}
-
 /// Five idle conversations of 256 tokens, below a stream that goes on.
 fn beside_idle(idle_ns: u32, moved_ns: u32) -> (Simulation, Seen) {
     let cell_cost = CellCost { idle_ns, moved_ns };
@@ -78,4 +73,19 @@ fn what_finds_no_room_in_ram_stays() {
     let seen = run_all(&mut sim);
     assert!(moved_out(&seen).is_empty());
     assert_eq!(sim.stats().cached_sequences, 3);
+}
+
+#[test]
+fn a_full_ram_tier_gives_up_what_was_used_before() {
+    let cell_cost = CellCost { idle_ns: 1000, moved_ns: 10 };
+    let mut sim = Simulation::new(SimConfig { cell_cost, ram_bytes: 8 << 10, ..config(4, 8192) }, options(4));
+    for id in 1..=5 {
+        sim.submit(request(id, tokens(id, 256), 2)).expect("room");
+    }
+    run_all(&mut sim);
+    sim.submit(request(9, tokens(9, 100), 400)).expect("room");
+    assert_eq!(moved_out(&run_all(&mut sim)).len(), 5, "two of them fit, the last ones");
+    assert_eq!(sim.stats().ram_cache_entries, 8);
+    sim.submit(request(10, [tokens(5, 256), tokens(1, 9)].concat(), 3)).expect("room");
+    assert_eq!(run_all(&mut sim).ends[&10].usage.prefix_cache_tokens, 256);
 }
