@@ -16,6 +16,10 @@
 #include <cstdlib>
 #include <vector>
 
+#if defined(__GLIBC__)
+#    include <malloc.h>
+#endif
+
 // ggml would install a terminate handler that starts a debugger in the host's process. It asks the environment in a
 // static initialiser, so the answer has to be there before those of this library run.
 #if defined(__GNUC__)
@@ -194,6 +198,12 @@ extern "C" int32_t lb_state_set(llama_context * ctx, int32_t seq, const uint8_t 
         *n = llama_state_seq_set_data(ctx, buf, len, seq);
         return LB_OK;
     });
+}
+
+extern "C" void lb_trim_heap(void) {
+#if defined(__GLIBC__)
+    malloc_trim(0);
+#endif
 }
 
 extern "C" lb_memory_kind lb_memory_kind_of(llama_context * ctx) {

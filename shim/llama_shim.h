@@ -76,6 +76,9 @@ int32_t lb_state_get(struct llama_context * ctx, int32_t seq, bool in_part, uint
 // Replace a sequence by such a state. `n` receives the bytes that were read, 0 for a failure.
 int32_t lb_state_set(struct llama_context * ctx, int32_t seq, const uint8_t * buf, size_t len, size_t * n, char * err, size_t err_cap);
 
+// Give what is free in the heap back to the system, where the allocator keeps it otherwise.
+void lb_trim_heap(void);
+
 enum lb_memory_kind lb_memory_kind_of(struct llama_context * ctx);
 // Cells in use of the unified buffer, or of a sequence's stream; -1 where the memory does not count them. Of a sliding
 // window apart: `windowed`.

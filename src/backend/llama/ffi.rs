@@ -115,6 +115,7 @@ unsafe extern "C" {
         err: *mut c_char,
         err_cap: usize,
     ) -> i32;
+    pub(super) fn lb_trim_heap();
     pub(super) fn lb_memory_kind_of(ctx: *mut sys::llama_context) -> i32;
     pub(super) fn lb_used_cells(ctx: *mut sys::llama_context, seq: i32, windowed: bool) -> i64;
     pub(super) fn lb_span(ctx: *mut sys::llama_context) -> i64;

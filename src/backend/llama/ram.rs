@@ -18,6 +18,9 @@ pub(super) const BLOCK: u32 = 64;
 const SHARE: u64 = 8;
 const MOST_BYTES: u64 = 8 << 30;
 
+/// The allocator keeps what is freed; after so much it is told to give it back. Unit: bytes.
+const TRIM_BYTES: usize = 64 << 20;
+
 struct Blob {
     from: u32,
     len: u32,
@@ -31,6 +34,8 @@ pub(super) struct Blobs {
     passage: Option<SeqId>,
     /// Cells of the buffer, where sequences share one.
     n_cells: u32,
+    /// Bytes that were freed since the heap was trimmed.
+    n_freed: usize,
     /// Whether states are laid out as [`holds_each_once`] reads them.
     is_layout_known: bool,
 }
@@ -42,7 +47,7 @@ impl Blobs {
             let state = share(context, one, passage, 0, 1).and_then(|()| get(context, passage));
             remove(context, passage, -1).is_ok() && state.is_ok_and(|state| holds_each_once(&state, 0, 1))
         });
-        Self { saved: BTreeMap::new(), passage, n_cells, is_layout_known }
+        Self { saved: BTreeMap::new(), passage, n_cells, n_freed: 0, is_layout_known }
     }
 
     /// The sequence through which parts of others pass.
@@ -131,9 +136,14 @@ impl Blobs {
         OpResult::Saved { n_bytes: state.len() as u64 }
     }
 
-    /// Give a block's memory back.
+    /// Give a block's memory back: not at each one to the system, but before that notices.
     pub(super) fn forget(&mut self, blob: BlobId) {
-        self.saved.remove(&blob);
+        self.n_freed += self.saved.remove(&blob).map_or(0, |blob| blob.state.len());
+        if self.n_freed >= TRIM_BYTES {
+            self.n_freed = 0;
+            // SAFETY: it touches nothing that is in use.
+            unsafe { ffi::lb_trim_heap() };
+        }
     }
 }
 
