@@ -3,7 +3,8 @@
 //! Where the memory has blocks, those of a fixed length form a tree for each scope: a block stands under the one before
 //! it, so that what two conversations have in common is kept once. A block's key is a hash chained over all tokens before
 //! it, as in vLLM's prefix caching; unlike there, a hit is compared token by token, so that a collision is a miss and
-//! nothing else; a last block may be shorter, and one that matches in part is of use too. Elsewhere a block is a whole sequence: it stands on nothing, and an index over the tokens finds it.
+//! nothing else; a last block may be shorter, and one that matches in part is of use too. Elsewhere a block is a whole
+//! sequence: it stands on nothing, and an index over the tokens finds it.
 
 use super::ids::{BlobId, Token};
 use super::mix::{GOLDEN, mix};
@@ -114,8 +115,7 @@ impl RamTier {
     /// Of the blocks behind a path, the one that goes on most like these tokens, and how long it does.
     pub(super) fn part(&self, scope: Option<&Key>, path: &[BlobId], rest: &[Token]) -> Option<(BlobId, u32)> {
         let parent = path.last().copied();
-        let before = parent.map_or_else(|| seed(scope), |id| self.blocks[&id].hash);
-        let behind = self.behind.get(&before)?.iter().map(|id| (*id, &self.blocks[id]));
+        let behind = self.behind.get(&self.hash_behind(parent, scope))?.iter().map(|id| (*id, &self.blocks[id]));
         let of_path = behind.filter(|(_, block)| block.parent == parent && block.scope.as_ref() == scope);
         let common = of_path.map(|(id, block)| (id, common_prefix(&block.tokens, rest) as u32));
         common.max_by_key(|(id, len)| (*len, *id)).filter(|(_, len)| *len >= MIN_PART)
@@ -141,7 +141,7 @@ impl RamTier {
     pub(super) fn subsumed(&self, id: BlobId) -> Vec<BlobId> {
         let Some(block) = self.blocks.get(&id) else { return Vec::new() };
         if self.block > 0 {
-            return self.shorter(self.before(block), id);
+            return self.shorter(self.hash_behind(block.parent, block.scope.as_ref()), id);
         }
         let found = self.matches(block.scope.as_ref(), &block.tokens).filter(|(_, n_held, len)| n_held == len);
         found.map(|(other, ..)| other).filter(|other| *other != id && !self.pinned.contains_key(other)).collect()
@@ -160,9 +160,9 @@ impl RamTier {
         same.then_some(id)
     }
 
-    /// The hash of what stands before a block.
-    fn before(&self, block: &Block) -> u64 {
-        block.parent.map_or_else(|| seed(block.scope.as_ref()), |id| self.blocks[&id].hash)
+    /// The hash that blocks behind this one, or at the beginning of a scope, are chained to.
+    fn hash_behind(&self, parent: Option<BlobId>, scope: Option<&Key>) -> u64 {
+        parent.map_or_else(|| seed(scope), |id| self.blocks[&id].hash)
     }
 
     /// Note that blocks were used.
@@ -200,8 +200,8 @@ impl RamTier {
         now: Time,
         Room { n_bytes, drop_until }: Room,
     ) -> (Dropped, Option<BlobId>) {
-        let (before, depth) =
-            parent.map_or_else(|| (seed(scope), 0), |id| (self.blocks[&id].hash, self.blocks[&id].depth + 1));
+        let before = self.hash_behind(parent, scope);
+        let depth = parent.map_or(0, |id| self.blocks[&id].depth + 1);
         let hash = chain(before, tokens);
         let mut dropped = Dropped::default();
         if self.by_hash.contains_key(&hash) || n_bytes > self.budget {
@@ -272,7 +272,7 @@ impl RamTier {
         let Some(block) = self.blocks.remove(&id) else { return };
         self.leaves.remove(&leaf(id, &block));
         self.by_hash.remove(&block.hash);
-        let before = self.before(&block);
+        let before = self.hash_behind(block.parent, block.scope.as_ref());
         if let Some(behind) = self.behind.get_mut(&before) {
             behind.remove(&id);
             if behind.is_empty() {
