@@ -151,10 +151,14 @@ def test_the_output_of_a_job_may_be_a_device(tmp_path: Path, target: str, code: 
 
 
 @POSIX
-def test_a_full_disk_behind_standard_output_is_one_line_and_code_1() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_behind_standard_output_is_one_line_and_code_1(unbuffered: str) -> None:
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     for words in (["run", *SIM, "--max-tokens", "3", "a", "b"], ["run", "--help"], ["--version"]):
         with open("/dev/full", "w", encoding="utf-8") as full:  # noqa: PTH123 - a device
-            done = subprocess.run([*COMMAND, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+            done = subprocess.run(
+                [*COMMAND, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, env=env
+            )
         assert done.returncode == 1
         assert done.stderr == "llama-batch: No space left on device\n"
 

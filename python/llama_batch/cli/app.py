@@ -93,7 +93,9 @@ def run(args: Sequence[str]) -> int:
     except BaseException as error:
         if debug and not isinstance(error, BrokenPipeError):
             raise
-        return _explain(error)
+        code = _explain(error)
+        _settle_output()
+        return code
 
 
 def _invoke(args: Sequence[str]) -> int:
@@ -110,7 +112,6 @@ def _explain(error: BaseException) -> int:
     """Say what went wrong, and which exit code it is."""
     match error:
         case BrokenPipeError():
-            _silence_output()
             return NO_READER
         case click.UsageError() if type(error).__name__ == "NoArgsIsHelpError":  # unknown to older versions of click
             error.show()
@@ -161,7 +162,10 @@ def _prepare_streams() -> None:
             reconfigure(**({} if stream.isatty() else {"encoding": "utf-8"}), errors="replace")
 
 
-def _silence_output() -> None:
-    """Keep the interpreter from complaining at its exit about a pipe that nobody reads."""
-    with contextlib.suppress(OSError, AttributeError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _settle_output() -> None:
+    """Keep the interpreter from complaining at its exit of what cannot be written: to a full disk, or without a reader."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        with contextlib.suppress(OSError, AttributeError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
