@@ -163,7 +163,7 @@ def _prepare_streams() -> None:
 
 
 def _settle_output() -> None:
-    """Keep the interpreter from complaining at its exit of what cannot be written: to a full disk, or without a reader."""
+    """Keep the interpreter from complaining at its exit of what cannot be written: to a full disk, to no reader."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
