@@ -156,6 +156,9 @@ class EventReceiver:
     def watch(self, hub: Hub, key: int) -> bool:
         """Have a key marked whenever an event comes. True if something is there already."""
 
+    def close(self) -> None:
+        """Nothing more comes; what came before is still received."""
+
     @property
     def n_dropped(self) -> int:
         """Events that came while the queue was full."""

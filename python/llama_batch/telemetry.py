@@ -71,6 +71,10 @@ EVENT_NAMES = (
 )
 
 
+CLOSE_TIMEOUT_S = 5.0
+"""How long the end of a subscription waits for its callable to hear what was told before."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineRef:
     """Which engine an event is about.
@@ -146,6 +150,7 @@ class Subscription(Unique):
         self._wanted = _Wanted(events)
         self._lock = threading.Lock()
         self._closed = False
+        self._is_deaf = False
         self._n_dropped = 0
         self._ears: dict[_core.Hub, tuple[_core.EventReceiver, threading.Thread]] = {}
 
@@ -156,20 +161,24 @@ class Subscription(Unique):
             return self._n_dropped + sum(receiver.n_dropped for receiver, _ in self._ears.values())
 
     def close(self) -> None:
-        """Hear no more. Events that wait are not delivered."""
+        """Hear no more than was told until now: waits at most 5 s for the callable to hear that.
+
+        A callable that closes its own subscription hears it afterwards.
+        """
         with self._lock:
             self._closed = True
-            ears = list(self._ears)
+            ears = list(self._ears.values())
         _everywhere.discard(self)
-        for hub in ears:
-            hub.close()
+        for receiver, _ in ears:
+            receiver.close()
+        _join((thread for _, thread in ears), CLOSE_TIMEOUT_S)
 
     def __enter__(self) -> Self:
         """Hear events until the end of `with`."""
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Hear no more."""
+        """Hear what was told until now, and no more."""
         self.close()
 
     def listen(self, receiver: _core.EventReceiver) -> None:
@@ -184,15 +193,12 @@ class Subscription(Unique):
             if self._closed:
                 return
             self._ears[hub] = (receiver, thread)
-        _pumps.add(thread)
-        thread.start()
+            _pumps.add(thread)
+            thread.start()
 
     def _pump(self, receiver: _core.EventReceiver, hub: _core.Hub) -> None:
         with suppress(EngineForkedError):  # in a child that the callable forked off
-            while not self._closed:
-                event = receiver.recv(0.0)
-                if event is False:
-                    break
+            while (event := receiver.recv(0.0)) is not False:
                 if event is not None:
                     self._tell(event)
                 elif not receiver.watch(hub, 0):
@@ -203,7 +209,7 @@ class Subscription(Unique):
             self._n_dropped += receiver.n_dropped
 
     def _tell(self, event: Event) -> None:
-        if self._closed or event.name not in self._wanted:
+        if self._is_deaf or event.name not in self._wanted:
             return
         try:
             self._callback(event)
@@ -212,6 +218,7 @@ class Subscription(Unique):
 
             text = "A subscriber raised on %s and hears no more"
             logging.getLogger("llama_batch.telemetry").exception(text, event.name)
+            self._is_deaf = True
             self.close()
 
 
@@ -303,8 +310,12 @@ def attach(engine: Engine, subscriptions: Iterable[Subscription] | None = None) 
 
 def join_pumps(timeout_s: float) -> None:
     """Wait for the threads that call subscribers, once their engines are closed: so long for all of them."""
+    _join(list(_pumps), timeout_s)
+
+
+def _join(pumps: Iterable[threading.Thread], timeout_s: float) -> None:
     end = time.monotonic() + timeout_s
-    for pump in list(_pumps):
+    for pump in pumps:
         if pump is not threading.current_thread():
             pump.join(max(0.0, end - time.monotonic()))
 

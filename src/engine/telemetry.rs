@@ -34,7 +34,7 @@ pub enum Received {
     Event(Arc<TelemetryEvent>),
     /// The time ran out.
     Timeout,
-    /// The engine is closed, and everything that it told was received.
+    /// The engine or the receiver is closed, and everything that was told before was received.
     Closed,
     /// The engine belongs to the process that this one was forked from.
     Forked,
@@ -103,16 +103,21 @@ impl Telemetry {
         let mut subscribers = lock(&self.subscribers);
         subscribers.closed = true;
         for queue in &subscribers.queues {
-            let mut state = lock(&queue.state);
-            state.closed = true;
-            state.mark(wakes);
-            queue.changed.notify_all();
+            queue.close(wakes);
         }
     }
 
     /// Events that some subscriber was too slow for.
     pub(super) fn n_dropped(&self) -> u64 {
         self.n_dropped.load(Ordering::Relaxed)
+    }
+
+    /// One listener less; what it was told already stays with it.
+    fn leave(&self, queue: &Arc<Queue>) {
+        let mut subscribers = lock(&self.subscribers);
+        let n_before = subscribers.queues.len();
+        subscribers.queues.retain(|other| !Arc::ptr_eq(queue, other));
+        self.n_subscribers.fetch_sub(n_before - subscribers.queues.len(), Ordering::Relaxed);
     }
 
     fn subscribe(&self) -> Arc<Queue> {
@@ -126,6 +131,14 @@ impl Telemetry {
 }
 
 impl Queue {
+    fn close(&self, wakes: &mut Wakes) {
+        let mut state = lock(&self.state);
+        state.closed = true;
+        state.mark(wakes);
+        drop(state);
+        self.changed.notify_all();
+    }
+
     fn push(&self, event: &Arc<TelemetryEvent>, wakes: &mut Wakes) -> bool {
         let mut state = lock(&self.state);
         if state.events.len() >= EVENT_QUEUE_LEN {
@@ -167,7 +180,7 @@ impl EventReceiver {
         }
     }
 
-    /// Have a signal marked once, when an event comes or the engine closes. True if something is there already.
+    /// Have a signal marked once, when an event comes or nothing more comes. True if something is there already.
     pub fn subscribe(&self, signal: Signal) -> bool {
         if self.home.is_elsewhere() {
             return true;
@@ -178,6 +191,14 @@ impl EventReceiver {
             state.signals.push(signal);
         }
         state.closed || !state.events.is_empty()
+    }
+
+    /// Nothing more comes; what came before is still received.
+    pub fn close(&self) {
+        if !self.home.is_elsewhere() {
+            self.telemetry.leave(&self.queue);
+            self.queue.close(&mut Wakes::default());
+        }
     }
 
     /// Events that this subscriber was too slow for.
@@ -191,7 +212,6 @@ impl Drop for EventReceiver {
         if self.home.is_elsewhere() {
             return;
         }
-        lock(&self.telemetry.subscribers).queues.retain(|queue| !Arc::ptr_eq(queue, &self.queue));
-        self.telemetry.n_subscribers.fetch_sub(1, Ordering::Relaxed);
+        self.telemetry.leave(&self.queue);
     }
 }

@@ -24,7 +24,7 @@ impl EventReceiver {
 
 #[pymethods]
 impl EventReceiver {
-    /// The next event; None if `timeout` seconds pass first, False once the engine is closed and all is received.
+    /// The next event; None if `timeout` seconds pass first, False once nothing more comes and all is received.
     #[pyo3(signature = (timeout=None))]
     fn recv<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         match py.detach(|| self.inner.recv(duration(timeout))) {
@@ -38,6 +38,11 @@ impl EventReceiver {
     /// Have a key marked at a hub whenever an event comes. True if something is there already.
     fn watch(&self, hub: &Hub, key: u64) -> bool {
         self.inner.subscribe(hub.signal(key))
+    }
+
+    /// Nothing more comes; what came before is still received.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.inner.close());
     }
 
     /// Events that came while the queue was full.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -164,6 +165,54 @@ def test_a_closed_subscription_hears_no_more() -> None:
         engine.generate("x", max_tokens=2).result()
         assert threading.active_count() < 20
     assert heard == []
+
+
+def test_a_subscription_hears_all_that_was_told_before_its_end() -> None:
+    heard: list[str] = []
+
+    def hear(event: Event) -> None:
+        time.sleep(0.05)  # it is far behind when the subscription ends
+        heard.append(event.name)
+
+    with Engine("sim:?pass_ms=0") as engine:
+        with engine.subscribe(hear, events=["request.done"]):
+            for _ in range(10):
+                engine.generate("x", max_tokens=1).result()
+        n_heard = len(heard)
+        engine.generate("x", max_tokens=1).result()
+    assert (n_heard, len(heard)) == (10, 10)
+
+
+def test_a_callable_that_hangs_does_not_hold_the_end_of_its_subscription(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llama_batch.telemetry.CLOSE_TIMEOUT_S", 0.2)
+    called, go = threading.Event(), threading.Event()
+
+    def hang(event: Event) -> None:
+        called.set()
+        go.wait(30)
+
+    with Engine("sim:") as engine:
+        with engine.subscribe(hang):
+            engine.generate("x", max_tokens=1).result()
+            assert called.wait(10)
+        assert not go.is_set()
+        assert engine.generate("y", max_tokens=1).result().finish_reason == "max_tokens"
+        go.set()
+
+
+def test_a_callable_may_end_its_own_subscription() -> None:
+    heard: list[str] = []
+    with Engine("sim:?pass_ms=0") as engine:
+
+        def hear(event: Event) -> None:
+            heard.append(event.name)
+            subscription.close()
+
+        subscription = engine.subscribe(hear, events=["request.done"])
+        engine.generate("x", max_tokens=1).result()
+        subscription.close()
+        engine.generate("x", max_tokens=1).result()
+    assert heard == ["request.done"]
 
 
 def test_a_callable_that_raises_is_reported_and_hears_no_more(caplog: pytest.LogCaptureFixture) -> None:
