@@ -35,6 +35,7 @@ from llama_batch._submits import Submits, given
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Hashable, Iterable, Sequence
+    from os import PathLike
     from typing import Never
 
     from llama_batch.errors import LlamaBatchError
@@ -61,6 +62,7 @@ from llama_batch.types import OptionSpec
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
+    from os import PathLike
 
     from llama_batch.types import BatchStrategy
 

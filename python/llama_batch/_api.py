@@ -11,6 +11,7 @@ from llama_batch._submits import Submits, given
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Hashable, Iterable, Sequence
+    from os import PathLike
     from typing import Never
 
     from llama_batch.errors import LlamaBatchError
@@ -39,6 +40,8 @@ class EngineApi(Submits):
         kv_unified: bool | None = None,
         n_cache_seqs: int | None = None,
         prompt_cache_ram_mb: int | None = None,
+        prompt_cache_dir: str | PathLike[str] | None = None,
+        prompt_cache_dir_mb: int = 4096,
         batch_strategy: Literal["decode_maximal", "prefill_priority", "balanced"] | BatchStrategy = "decode_maximal",
         temp: float = 0.8,
         top_k: int = 40,
@@ -115,6 +118,10 @@ class EngineApi(Submits):
             prompt_cache_ram_mb: Memory for the KV state of sequences that lost their cells, taken as it is used; 0 is
                 off. None means an eighth of the memory that is free at load, 8 GiB at most. Unit: MiB. From 0 to
                 16777216.
+            prompt_cache_dir: Folder that keeps KV state beyond the end of the engine, below the RAM tier and by way of
+                it; made where it is missing, and used by one engine at a time. None is off.
+            prompt_cache_dir_mb: What the files in `prompt_cache_dir` may take; the least recently used go first. Unit:
+                MiB. From 1 to 16777216.
             batch_strategy: How a forward pass is shared out between requests: "decode_maximal", "prefill_priority",
                 "balanced", or a callable.
             temp: Default temperature of requests; 0 always takes the likeliest token. From 0 to 1000.
@@ -190,6 +197,8 @@ class EngineApi(Submits):
             "kv_unified": kv_unified,
             "n_cache_seqs": n_cache_seqs,
             "prompt_cache_ram_mb": prompt_cache_ram_mb,
+            "prompt_cache_dir": prompt_cache_dir,
+            "prompt_cache_dir_mb": prompt_cache_dir_mb,
             "batch_strategy": batch_strategy,
             "temp": temp,
             "top_k": top_k,

@@ -12,6 +12,7 @@ from llama_batch.types import OptionSpec
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
+    from os import PathLike
 
     from llama_batch.types import BatchStrategy
 
@@ -32,6 +33,8 @@ class StartOptions(TypedDict, total=False):
     kv_unified: bool | None
     n_cache_seqs: int | None
     prompt_cache_ram_mb: int | None
+    prompt_cache_dir: str | PathLike[str] | None
+    prompt_cache_dir_mb: int
     batch_strategy: Literal["decode_maximal", "prefill_priority", "balanced"] | BatchStrategy
     temp: float
     top_k: int
@@ -203,6 +206,25 @@ START_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
             ),
             optional=True,
             minimum=0.0,
+            maximum=16777216.0,
+            unit="MiB",
+        ),
+        "prompt_cache_dir": OptionSpec(
+            name="prompt_cache_dir",
+            type="str | PathLike[str] | None",
+            default=None,
+            doc=(
+                "Folder that keeps KV state beyond the end of the engine, below the RAM tier and by way of it; "
+                "made where it is missing, and used by one engine at a time. None is off."
+            ),
+            optional=True,
+        ),
+        "prompt_cache_dir_mb": OptionSpec(
+            name="prompt_cache_dir_mb",
+            type="int",
+            default=4096,
+            doc="What the files in `prompt_cache_dir` may take; the least recently used go first.",
+            minimum=1.0,
             maximum=16777216.0,
             unit="MiB",
         ),

@@ -17,16 +17,18 @@ prefix_cache_tokens, prefix_cache_ratio | request_id, seq_id, mode, session, pre
 | `kv_pressure` | purged_slots, batch_splits, n_parked | purged_seq_ids, reason |
 | `prefix_instability` | matched_tokens, cached_tokens | seq_id |
 | `ram_cache` | bytes, tokens, total_bytes, entries | op |
+| `disk_cache` | bytes, tokens, total_bytes, entries | op, reason |
 | `strategy_failed` | | reason |
 
 `mode` is "generate" or "stream", `stop_reason` a finish reason, "timeout" or "error". `prefix_source` is "own" (the
-session's own last sequence), "donor" (another's), "ram" or "none". `prefix_reason` says why: "session", "longest" (no
-other sequence had more), "awaited" (another request was computing it), "saved" (it was in RAM); or for nothing reused
-"off" (not allowed), "no_match", "out_of_reach" (a sequence began the same, but its memory cannot go back so far),
-"refused". `op` is "save", "restore" or "evict". The `reason` of `kv_pressure` is "cells" (more were needed than were
-free), "backend" (llama.cpp found no room), "sequences" (none was free) or "residency" (idle cells slowed the running
-requests by more than they were worth). `seq_id` is None for a request that never had a slot. Rates are tokens per
-second, of the tokens really computed; `ttft_ms` includes the queue.
+session's own last sequence), "donor" (another's), "ram", "disk" or "none". `prefix_reason` says why: "session",
+"longest" (no other sequence had more), "awaited" (another request was computing it), "saved" (it was in RAM or on
+disk); or for nothing reused "off" (not allowed), "no_match", "out_of_reach" (a sequence began the same, but its memory
+cannot go back so far), "refused". `op` is "save", "restore" or "evict"; on disk also "fail" (what could not be written
+or was damaged; `reason` says why, and it is computed instead). The `reason` of `kv_pressure` is "cells" (more were
+needed than were free), "backend" (llama.cpp found no room), "sequences" (none was free) or "residency" (idle cells
+slowed the running requests by more than they were worth). `seq_id` is None for a request that never had a slot. Rates
+are tokens per second, of the tokens really computed; `ttft_ms` includes the queue.
 
 Example:
     >>> with engine.subscribe(lambda event: print(event.name, event.measurements), events=["request.done"]):
@@ -67,6 +69,7 @@ EVENT_NAMES = (
     "kv_pressure",
     "prefix_instability",
     "ram_cache",
+    "disk_cache",
     "strategy_failed",
 )
 

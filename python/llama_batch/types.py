@@ -184,6 +184,8 @@ class Stats:
         n_batch: rows of one forward pass at most. Unit: tokens.
         ram_cache_entries: blocks of 64 tokens in the RAM tier, or whole sequences where the memory has no blocks.
         ram_cache_bytes: their size. Unit: bytes.
+        disk_cache_entries: what `prompt_cache_dir` holds of the same.
+        disk_cache_bytes: the size of its files. Unit: bytes.
         parked_requests: requests that gave up their cells and wait to go on.
         cached_sequences: sequences kept of finished requests.
         kv_cells_used: cells of the KV cache in use, shared ones counted once. Unit: tokens; sequences where a recurrent
@@ -215,6 +217,8 @@ class Stats:
     n_batch: int = 0
     ram_cache_entries: int = 0
     ram_cache_bytes: int = 0
+    disk_cache_entries: int = 0
+    disk_cache_bytes: int = 0
     parked_requests: int = 0
     cached_sequences: int = 0
     kv_cells_used: int = 0

@@ -24,6 +24,9 @@ impl Scheduler {
         }
         while let Some(slot) = self.free_slot() {
             let Some(id) = self.next_in_line() else { return };
+            if self.load_from_disk(now, id) {
+                return;
+            }
             let prefix = self.prefix_for(id);
             if !self.fits(id, prefix) {
                 return;

@@ -20,7 +20,7 @@ impl Scheduler {
         for (op, result) in ops.into_iter().zip(results) {
             match op {
                 Op::Open { request, .. } => self.apply_open(now, request, result),
-                Op::Close(_) | Op::Forget(_) => {}
+                Op::Close(_) | Op::Forget(_) | Op::Discard(_) => {}
                 Op::Compact { .. } => self.residency.compacted(result == OpResult::Done),
                 Op::Copy { from, to, len } => {
                     if result == OpResult::Done && self.sequences.cells.len(from) >= len {
@@ -40,13 +40,15 @@ impl Scheduler {
                 },
                 Op::Remove(seq) => self.sequences.cells.trim(seq, 0),
                 Op::Save { len, blob, .. } | Op::Import { len, blob, .. } => self.apply_save(blob, len, &result),
+                Op::Store { entry, tokens, .. } => self.apply_store(entry, tokens.len() as u32, result),
+                Op::Load { entry, blob, len, .. } => self.apply_load(entry, blob, len, result),
                 Op::Export { transfer, tokens, blobs } => self.apply_export(transfer, &tokens, &blobs, result),
                 Op::Restore { seq, from, blobs } => self.apply_restore(seq, from, &blobs, &result),
             }
         }
         (self.reserved, self.freeing) = (0, 0);
         self.tell_loaded();
-        self.tell_ram();
+        self.tell_tiers();
         self.tell_starts();
     }
 
@@ -126,6 +128,7 @@ impl Scheduler {
         self.pay_rent(n_decode, outcome.span);
         self.row_cap = None;
         self.saved_ahead = false;
+        self.disk.pass_done();
         self.totals.n_ticks += 1;
         self.tell_pressure();
         self.events.push_back(Event::Tick {

@@ -13,6 +13,7 @@ impl Scheduler {
         self.check_step();
         self.sequences.check();
         self.ram.check();
+        self.disk.blocks.check();
         for (id, live) in &self.live {
             self.check_live(live);
             let n_places = [

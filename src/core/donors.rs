@@ -216,7 +216,7 @@ impl Scheduler {
             PrefixSource::Own => PrefixReason::Session,
             PrefixSource::Donor if live.awaits.is_some() => PrefixReason::Awaited,
             PrefixSource::Donor => PrefixReason::Longest,
-            PrefixSource::Ram => PrefixReason::Saved,
+            PrefixSource::Ram | PrefixSource::Disk => PrefixReason::Saved,
             PrefixSource::None if !live.request.cache_prompt => PrefixReason::Off,
             PrefixSource::None if self.parting(live) > 0 => PrefixReason::OutOfReach,
             PrefixSource::None => PrefixReason::NoMatch,

@@ -42,6 +42,8 @@ pub enum PrefixSource {
     Donor,
     /// The RAM tier, perhaps behind what another sequence holds.
     Ram,
+    /// The folder, by way of the RAM tier.
+    Disk,
     /// Nothing was reused.
     None,
 }
@@ -53,6 +55,7 @@ impl PrefixSource {
             Self::Own => "own",
             Self::Donor => "donor",
             Self::Ram => "ram",
+            Self::Disk => "disk",
             Self::None => "none",
         }
     }
@@ -67,7 +70,7 @@ pub enum PrefixReason {
     Longest,
     /// Another request was computing it, and this one waited for that.
     Awaited,
-    /// It had left the KV cache for RAM.
+    /// It had left the KV cache for RAM, or for the disk.
     Saved,
     /// The request did not allow it.
     Off,
@@ -122,24 +125,46 @@ impl PressureReason {
     }
 }
 
-/// What happened in the RAM tier.
+/// A cache below the KV cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum RamOp {
+pub enum Tier {
+    /// In memory.
+    Ram,
+    /// In a folder, by way of the one in memory.
+    Disk,
+}
+
+impl Tier {
+    /// The name of its events.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Ram => "ram_cache",
+            Self::Disk => "disk_cache",
+        }
+    }
+}
+
+/// What happened in a tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum TierOp {
     /// Blocks were copied into it.
     Save,
     /// Blocks were copied out of it.
     Restore,
     /// Blocks were dropped for room.
     Evict,
+    /// Blocks could not be copied into it, or were of no use when they were looked at.
+    Fail,
 }
 
-impl RamOp {
+impl TierOp {
     /// The word in events.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Save => "save",
             Self::Restore => "restore",
             Self::Evict => "evict",
+            Self::Fail => "fail",
         }
     }
 }
@@ -291,10 +316,12 @@ pub enum Event {
         /// Requests that were parked.
         n_parked: u32,
     },
-    /// Something happened in the RAM tier.
-    RamCache {
+    /// Something happened in a cache tier. `ram_cache` or `disk_cache` in telemetry.
+    TierChanged {
+        /// In which.
+        tier: Tier,
         /// What.
-        op: RamOp,
+        op: TierOp,
         /// Of the tokens involved. Unit: bytes.
         n_bytes: u64,
         /// How many.
@@ -303,6 +330,8 @@ pub enum Event {
         total_bytes: u64,
         /// Blocks in it now.
         n_entries: u32,
+        /// Of a failure, the last one's reason.
+        reason: Option<String>,
     },
     /// A prompt shares only a part of the history that its session left: something rewrites earlier turns.
     PrefixInstability {

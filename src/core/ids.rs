@@ -30,6 +30,6 @@ id!(
     SeqId(u32)
 );
 id!(
-    /// A block of KV state that the backend keeps in RAM; ascending, never reused.
+    /// A block of KV state that the backend keeps in a tier; ascending in each, never reused.
     BlobId(u64)
 );

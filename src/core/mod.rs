@@ -16,9 +16,11 @@
 mod admit;
 mod apply;
 mod batch;
+mod blocks;
 mod cells;
 mod check;
 mod deadlines;
+mod disk;
 mod donors;
 mod event;
 mod finish;
@@ -26,7 +28,6 @@ mod ids;
 mod memory;
 mod mix;
 mod prefix;
-mod ram;
 mod request;
 mod residency;
 mod running;
@@ -41,7 +42,10 @@ mod time;
 mod transfer;
 mod work;
 
-pub use event::{Event, FinishReason, Finished, PrefixReason, PrefixSource, PressureReason, RamOp, Timings, Usage};
+pub use disk::DiskEntry;
+pub use event::{
+    Event, FinishReason, Finished, PrefixReason, PrefixSource, PressureReason, Tier, TierOp, Timings, Usage,
+};
 pub use ids::{BlobId, RequestId, SeqId, SlotId, Token};
 pub use memory::{CellCost, MemoryKind, StateSize};
 pub use mix::{GOLDEN, mix};

@@ -58,6 +58,8 @@ pub(super) struct Live {
     pub(super) prefix_source: PrefixSource,
     pub(super) prefix_reason: PrefixReason,
     pub(super) n_prefilled: u32,
+    /// Tokens of it that were in RAM when more were last asked for from the disk.
+    pub(super) loaded_at: Option<u32>,
     pub(super) last_seq: Option<SeqId>,
     /// The order of admission: who came last yields first.
     pub(super) admitted_no: u64,
@@ -89,6 +91,7 @@ impl Live {
             prefix_source: PrefixSource::None,
             prefix_reason: PrefixReason::NoMatch,
             n_prefilled: 0,
+            loaded_at: None,
             last_seq: None,
             admitted_no: 0,
             submitted_at: now,

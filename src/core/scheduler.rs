@@ -1,16 +1,17 @@
 //! The scheduler: its state, and the calls of its contract. `admit.rs` gives slots, `batch.rs` plans
 //! a pass, `apply.rs` takes its outcome, `finish.rs` ends a request.
 
+use super::blocks::Blocks;
 use super::deadlines::TimeoutOrder;
+use super::disk::Disk;
 use super::event::{Event, FinishReason, PressureReason};
 use super::ids::{BlobId, RequestId, SeqId, SlotId};
-use super::ram::RamTier;
 use super::request::Request;
 use super::residency::Residency;
 use super::running::{End, Live, Place, Turn};
 use super::sequences::{Holder, Sequences};
 use super::stats::Stats;
-use super::tiers::RamTally;
+use super::tiers::Tally;
 use super::time::Time;
 use super::transfer::{Sessions, TransferId};
 use super::work::{Grant, Limits, Op, Outcome, Work};
@@ -34,6 +35,8 @@ pub struct SchedulerOptions {
     pub n_cache_seqs: Option<u32>,
     /// What the RAM tier may take; None leaves it to the backend. Unit: bytes.
     pub ram_bytes: Option<u64>,
+    /// What the folder below it may take; 0 where there is none. Unit: bytes.
+    pub disk_bytes: u64,
     /// How a pass is shared out.
     pub batch_strategy: StrategyOption,
 }
@@ -47,6 +50,7 @@ impl From<&StartOptions> for SchedulerOptions {
             max_queue: options.max_queue,
             n_cache_seqs: options.n_cache_seqs,
             ram_bytes: options.prompt_cache_ram_mb.map(|mb| u64::from(mb) << 20),
+            disk_bytes: options.prompt_cache_dir.as_ref().map_or(0, |_| u64::from(options.prompt_cache_dir_mb) << 20),
             batch_strategy: options.batch_strategy,
         }
     }
@@ -64,8 +68,9 @@ pub struct Scheduler {
     pub(super) parked: BTreeSet<Turn>,
     pub(super) slots: Vec<Option<RequestId>>,
     pub(super) sequences: Sequences,
-    pub(super) ram: RamTier,
-    pub(super) ram_tally: RamTally,
+    pub(super) ram: Blocks,
+    pub(super) disk: Disk,
+    pub(super) tally: Tally,
     /// Cells that the restores of the next `Prepare` take.
     pub(super) reserved: u32,
     /// Whether blocks were saved ahead since the last pass.
@@ -114,7 +119,8 @@ impl Scheduler {
         assert!(options.n_parallel > 0 && options.n_parallel <= limits.n_seq_max, "a sequence for each slot");
         assert!(limits.n_batch > 0 && limits.n_ctx_seq > 0, "room for a row");
         let sequences = Sequences::new(limits.clone(), options.n_cache_seqs);
-        let ram = RamTier::new(limits.block, options.ram_bytes.unwrap_or(limits.ram_bytes));
+        let ram = Blocks::new(limits.block, options.ram_bytes.unwrap_or(limits.ram_bytes));
+        let disk = Disk::new(limits.block, if ram.is_on() { options.disk_bytes } else { 0 });
         let slots = vec![None; options.n_parallel as usize];
         Self {
             options,
@@ -125,7 +131,8 @@ impl Scheduler {
             slots,
             sequences,
             ram,
-            ram_tally: RamTally::default(),
+            disk,
+            tally: Tally::default(),
             reserved: 0,
             saved_ahead: false,
             residency: Residency::default(),
@@ -217,6 +224,7 @@ impl Scheduler {
         self.admit(now);
         self.save_ahead();
         self.move_out();
+        self.store_ahead();
         if self.ops.is_empty() {
             self.tell_starts();
             self.importing.append(&mut self.loading);
@@ -284,6 +292,8 @@ impl Scheduler {
             cached_sequences: self.sequences.n_cached(),
             ram_cache_entries: self.ram.n_blocks(),
             ram_cache_bytes: self.ram.n_bytes(),
+            disk_cache_entries: self.disk.blocks.n_blocks(),
+            disk_cache_bytes: self.disk.blocks.n_bytes(),
             kv_cells_used: self.sequences.n_cells_used(),
             kv_cells_running: self.sequences.n_cells_running(),
             kv_cells_total: self.sequences.n_cells(),

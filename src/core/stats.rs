@@ -25,6 +25,10 @@ pub struct Stats {
     pub ram_cache_entries: u32,
     /// What they take. Unit: bytes.
     pub ram_cache_bytes: u64,
+    /// Blocks on disk.
+    pub disk_cache_entries: u32,
+    /// What their files take. Unit: bytes.
+    pub disk_cache_bytes: u64,
     /// KV cells in use, shared ones once. A recurrent memory has one for each sequence, others one for each token.
     pub kv_cells_used: u32,
     /// Of those, what running requests hold; the rest is cached.

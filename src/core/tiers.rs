@@ -1,11 +1,11 @@
 //! What moves between the KV cells and the RAM tier: blocks are saved before their cells are given up, and restored
 //! instead of being computed again.
 
+use super::blocks::{Blocks, MIN_PART, Place, Room};
 use super::donors::Match;
-use super::event::{Event, PrefixSource, RamOp};
+use super::event::{Event, PrefixSource, Tier, TierOp};
 use super::ids::{BlobId, RequestId, SeqId, Token};
 use super::memory::MemoryKind;
-use super::ram::{MIN_PART, Room};
 use super::scheduler::Scheduler;
 use super::sequences::Holder;
 use super::time::Time;
@@ -21,21 +21,35 @@ const AHEAD_BUSY: u32 = 1;
 const LATE_BUSY: u32 = 32;
 /// The same, where only whole sequences can be saved. Unit: bytes.
 const AHEAD_BUSY_BYTES: u64 = 16 << 20;
-const LATE_BUSY_BYTES: u64 = 64 << 20;
+pub(super) const LATE_BUSY_BYTES: u64 = 64 << 20;
 /// Positions of a whole sequence that are worth saving.
 const MIN_WHOLE: u32 = 32;
 
 /// Instead of how much of a sequence was saved: there was no room for more.
 const NO_PLACE: u32 = u32::MAX;
 
-/// What happened in the RAM tier since it was told last: tokens and bytes.
+/// What happened in the tiers since it was told last.
 #[derive(Debug, Default)]
-pub(super) struct RamTally(BTreeMap<RamOp, (u32, u64)>);
+pub(super) struct Tally(BTreeMap<(Tier, TierOp), Sum>);
 
-impl RamTally {
-    fn add(&mut self, op: RamOp, n_tokens: u32, n_bytes: u64) {
-        let sum = self.0.entry(op).or_default();
-        *sum = (sum.0 + n_tokens, sum.1 + n_bytes);
+#[derive(Debug, Default)]
+struct Sum {
+    n_tokens: u32,
+    n_bytes: u64,
+    reason: Option<String>,
+}
+
+impl Tally {
+    pub(super) fn add(&mut self, tier: Tier, op: TierOp, n_tokens: u32, n_bytes: u64) {
+        let sum = self.0.entry((tier, op)).or_default();
+        sum.n_tokens += n_tokens;
+        sum.n_bytes += n_bytes;
+    }
+
+    pub(super) fn fail(&mut self, tier: Tier, n_tokens: u32, reason: String) {
+        let sum = self.0.entry((tier, TierOp::Fail)).or_default();
+        sum.n_tokens += n_tokens;
+        sum.reason = Some(reason);
     }
 }
 
@@ -111,11 +125,9 @@ impl Scheduler {
     /// Save all that a sequence holds, which is these tokens.
     fn save_whole(&mut self, now: Time, seq: SeqId, scope: Option<&Key>, tokens: &[Token], most: Most) -> u32 {
         let len = tokens.len() as u32;
-        let there = self.ram_state(scope, tokens);
-        if let Some((blob, n_there)) = there
-            && n_there == len
-        {
-            self.ram.touch(&[blob], now);
+        let (there, n_there) = self.best_of(&self.ram, scope, tokens);
+        if n_there == len {
+            self.ram.touch(&there, now);
             return len;
         }
         let n_bytes = self.limits.state.bytes(self.limits.memory, len);
@@ -138,12 +150,18 @@ impl Scheduler {
         tokens: &[Token],
         room: Room,
     ) -> Option<BlobId> {
-        let (dropped, added) = self.ram.add(parent, scope, tokens, now, room);
-        if !dropped.blobs.is_empty() {
-            self.ram_tally.add(RamOp::Evict, dropped.n_tokens, dropped.n_bytes);
-            self.ops.extend(dropped.blobs.into_iter().map(Op::Forget));
+        loop {
+            match self.ram.place(parent, scope, tokens, room) {
+                Place::Free => return Some(self.ram.add(parent, scope, tokens, now, room.n_bytes)),
+                Place::Taken(old) => {
+                    self.store_late(old);
+                    self.tally.add(Tier::Ram, TierOp::Evict, self.ram.len_of(old), self.ram.bytes_of(&[old]));
+                    self.ram.remove(old);
+                    self.ops.push(Op::Forget(old));
+                }
+                Place::None => return None,
+            }
         }
-        added
     }
 
     /// Save what a cached sequence holds, before it goes.
@@ -180,7 +198,8 @@ impl Scheduler {
     /// While cells or sequences run short, save a little of what will be evicted next, once before each pass and as long
     /// as nobody is there: an eviction that has nothing left to save takes no time.
     pub(super) fn save_ahead(&mut self) {
-        let short = self.sequences.is_short();
+        // What is to be on disk when the engine ends has to be in RAM before.
+        let short = self.sequences.is_short() || (self.disk.is_on() && self.live.is_empty());
         let is_turn = !self.saved_ahead || self.live.is_empty();
         if !is_turn || !self.ram.is_on() || !short {
             return;
@@ -188,7 +207,9 @@ impl Scheduler {
         self.saved_ahead = true;
         let next = self.sequences.cached().filter(|(_, c)| c.n_saved < self.n_savable(c.tokens.len() as u32));
         let Some((seq, _)) = next.min_by_key(|(seq, c)| (c.last_used, *seq)) else { return };
-        let (n_saved, n_savable) = self.save_slice(seq, None);
+        // With a folder below, what is dropped from RAM is not lost.
+        let drop_until = self.sequences.cached_mut(seq).map(|cached| cached.last_used).filter(|_| self.disk.is_on());
+        let (n_saved, n_savable) = self.save_slice(seq, drop_until);
         if let Some(cached) = self.sequences.cached_mut(seq) {
             // What finds no place now is not tried again.
             let grew = n_saved > cached.n_saved || n_saved >= n_savable;
@@ -214,24 +235,25 @@ impl Scheduler {
         (n_saved, self.n_savable(tokens.len() as u32))
     }
 
-    /// Tokens of these that the RAM tier can give, from the first.
-    pub(super) fn n_in_ram(&self, scope: Option<&Key>, tokens: &[Token]) -> u32 {
-        if self.ram.block() > 0 {
-            let path = self.ram.path(scope, tokens);
-            let n_whole = path.len() as u32 * self.ram.block();
-            let part = self.ram.part(scope, &path, &tokens[n_whole as usize..]);
-            n_whole + part.map_or(0, |(_, len)| len)
-        } else {
-            self.ram_state(scope, tokens).map_or(0, |(_, len)| len)
+    /// The blocks of a tier that give most of these tokens, from the first, and how many they give: what they hold behind
+    /// those has to be cut off.
+    pub(super) fn best_of(&self, tier: &Blocks, scope: Option<&Key>, tokens: &[Token]) -> (Vec<BlobId>, u32) {
+        if tier.block() > 0 {
+            let mut path = tier.path(scope, tokens);
+            let n_whole = path.len() as u32 * tier.block();
+            let part = tier.part(scope, &path, &tokens[n_whole as usize..]);
+            path.extend(part.map(|(blob, _)| blob));
+            return (path, n_whole + part.map_or(0, |(_, len)| len));
         }
-    }
-
-    /// The saved sequence that gives most of these tokens, and how many: what is behind them has to be cut off.
-    fn ram_state(&self, scope: Option<&Key>, tokens: &[Token]) -> Option<(BlobId, u32)> {
         let memory = self.limits.memory;
         let can = |n_held, len| len > 0 && memory.can_cut(memory.first_copied(n_held), n_held, len);
-        let mut found = self.ram.matches(scope, tokens).filter(|(_, n_held, len)| can(*n_held, *len));
-        found.next().map(|(blob, _, len)| (blob, len))
+        let mut found = tier.matches(scope, tokens).filter(|(_, n_held, len)| can(*n_held, *len));
+        found.next().map_or((Vec::new(), 0), |(blob, _, len)| (vec![blob], len))
+    }
+
+    /// Tokens of these that the RAM tier can give, from the first.
+    pub(super) fn n_in_ram(&self, scope: Option<&Key>, tokens: &[Token]) -> u32 {
+        self.best_of(&self.ram, scope, tokens).1
     }
 
     /// Give an empty sequence the first `len` tokens of its request from the RAM tier, behind what another holds of them.
@@ -242,9 +264,8 @@ impl Scheduler {
         }
         let live = &self.live[&id];
         let (scope, tokens) = (live.request.scope.as_ref(), &live.tokens[..len as usize]);
-        let mut path = self.ram.path(scope, tokens);
-        let n_whole = path.len() as u32 * block;
-        path.extend(self.ram.part(scope, &path, &tokens[n_whole as usize..]).map(|(blob, _)| blob));
+        let (path, _) = self.best_of(&self.ram, scope, tokens);
+        self.disk.note_use(scope, tokens, now);
         let n_shared = base.map_or(0, |base| base.len / block);
         let base = base.filter(|_| n_shared > 0).map(|base| Match { len: n_shared * block, ..base });
         if let Some(base) = base {
@@ -257,20 +278,26 @@ impl Scheduler {
         if len < n_shared * block + n_cells {
             self.ops.push(Op::Trim { seq: to, len });
         }
-        self.begin_with(now, id, len, PrefixSource::Ram);
+        self.begin_with(now, id, len, self.ram_source(id));
     }
 
     fn restore_whole(&mut self, now: Time, id: RequestId, to: SeqId, len: u32) {
         let live = &self.live[&id];
-        let found = self.ram_state(live.request.scope.as_ref(), &live.tokens[..len as usize]);
-        let Some((blob, len)) = found else { return self.begin_with(now, id, 0, PrefixSource::None) };
+        let (scope, tokens) = (live.request.scope.as_ref(), &live.tokens[..len as usize]);
+        let (found, len) = self.best_of(&self.ram, scope, tokens);
+        let Some(blob) = found.first().copied() else { return self.begin_with(now, id, 0, PrefixSource::None) };
+        self.disk.note_use(scope, self.ram.get(blob).map_or(tokens, |block| &block.tokens), now);
         self.ram.touch(&[blob], now);
         let n_held = self.ram.len_of(blob);
         self.push_restore(Op::Restore { seq: to, from: 0, blobs: vec![blob] }, n_held, None);
         if len < n_held {
             self.ops.push(Op::Trim { seq: to, len });
         }
-        self.begin_with(now, id, len, PrefixSource::Ram);
+        self.begin_with(now, id, len, self.ram_source(id));
+    }
+
+    fn ram_source(&self, id: RequestId) -> PrefixSource {
+        if self.live[&id].loaded_at.is_some() { PrefixSource::Disk } else { PrefixSource::Ram }
     }
 
     /// Restore blocks, which takes so many cells, and keep them until that is done.
@@ -288,16 +315,28 @@ impl Scheduler {
 
     pub(super) fn apply_save(&mut self, blob: BlobId, len: u32, result: &OpResult) {
         let OpResult::Saved { n_bytes } = result else { return self.lose(blob) };
-        let gone = self.ram.set_bytes(blob, *n_bytes);
-        if gone.is_empty() {
-            self.ram_tally.add(RamOp::Save, len, *n_bytes);
-            // Of full attention the longer one gives all that the shorter ones do.
-            let shorter = if self.limits.memory == MemoryKind::Full { self.ram.subsumed(blob) } else { Vec::new() };
-            for other in shorter {
+        if self.keep_in_ram(blob, *n_bytes) {
+            self.tally.add(Tier::Ram, TierOp::Save, len, *n_bytes);
+            self.disk.note_saved(blob);
+        }
+    }
+
+    /// A block is in RAM, and takes so many bytes; whether it may stay.
+    pub(super) fn keep_in_ram(&mut self, blob: BlobId, n_bytes: u64) -> bool {
+        let gone = self.ram.set_bytes(blob, n_bytes);
+        let stays = gone.is_empty();
+        self.ops.extend(gone.into_iter().map(Op::Forget));
+        if stays {
+            for other in self.subsumed_in(&self.ram, blob) {
                 self.lose(other);
             }
         }
-        self.ops.extend(gone.into_iter().map(Op::Forget));
+        stays
+    }
+
+    /// The blocks of a tier that are of no use beside another: of full attention the longer one gives all that they do.
+    pub(super) fn subsumed_in(&self, tier: &Blocks, blob: BlobId) -> Vec<BlobId> {
+        if self.limits.memory == MemoryKind::Full { tier.subsumed(blob) } else { Vec::new() }
     }
 
     pub(super) fn apply_restore(&mut self, seq: SeqId, from: u32, blobs: &[BlobId], result: &OpResult) {
@@ -309,7 +348,8 @@ impl Scheduler {
         assert!(n_restored == 0 || self.sequences.cells.len(seq) == from, "blocks follow what a sequence holds");
         self.sequences.cells.extend(seq, n_tokens);
         if n_restored > 0 {
-            self.ram_tally.add(RamOp::Restore, n_tokens, self.ram.bytes_of(&blobs[..n_restored]));
+            let n_bytes = self.ram.bytes_of(&blobs[..n_restored]);
+            self.tally.add(Tier::Ram, TierOp::Restore, n_tokens, n_bytes);
         }
         if let Some(live) = self.holder_mut(seq)
             && n_restored < blobs.len()
@@ -325,21 +365,20 @@ impl Scheduler {
         }
     }
 
-    /// A block is of no use, and neither is what stands on it.
-    fn lose(&mut self, blob: BlobId) {
+    /// A block in RAM is of no use, and neither is what stands on it.
+    pub(super) fn lose(&mut self, blob: BlobId) {
         let gone = self.ram.forget(blob);
         self.ops.extend(gone.into_iter().map(Op::Forget));
     }
 
-    pub(super) fn tell_ram(&mut self) {
-        for (op, (n_tokens, n_bytes)) in std::mem::take(&mut self.ram_tally).0 {
-            self.events.push_back(Event::RamCache {
-                op,
-                n_bytes,
-                n_tokens,
-                total_bytes: self.ram.n_bytes(),
-                n_entries: self.ram.n_blocks(),
-            });
+    pub(super) fn tell_tiers(&mut self) {
+        for ((tier, op), Sum { n_tokens, n_bytes, reason }) in std::mem::take(&mut self.tally).0 {
+            let blocks = match tier {
+                Tier::Ram => &self.ram,
+                Tier::Disk => &self.disk.blocks,
+            };
+            let (total_bytes, n_entries) = (blocks.n_bytes(), blocks.n_blocks());
+            self.events.push_back(Event::TierChanged { tier, op, n_bytes, n_tokens, total_bytes, n_entries, reason });
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Sessions on their way to a file and back: their tokens, and their state by way of the RAM tier.
 
+use super::blocks::Room;
 use super::event::Event;
 use super::ids::{BlobId, Token};
-use super::ram::Room;
 use super::scheduler::Scheduler;
 use super::sequences::{Cached, Holder};
 use super::tiers::Most;

@@ -7,6 +7,7 @@ use super::ids::{BlobId, RequestId, SeqId, Token};
 use super::memory::{CellCost, MemoryKind, StateSize};
 use super::request::SamplingParams;
 use super::transfer::TransferId;
+use crate::options::Key;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
@@ -132,6 +133,34 @@ pub enum Op {
         /// The bytes.
         state: Vec<u8>,
     },
+    /// Keep a copy in RAM on disk too, behind another that is there.
+    Store {
+        /// Which copy.
+        blob: BlobId,
+        /// Under which number on disk.
+        entry: BlobId,
+        /// What it stands on, on disk.
+        parent: Option<BlobId>,
+        /// Who may reuse it.
+        scope: Option<Key>,
+        /// The first position.
+        from: u32,
+        /// What it is the state of.
+        tokens: Arc<[Token]>,
+    },
+    /// Take what is on disk into RAM. It stays on disk.
+    Load {
+        /// Which.
+        entry: BlobId,
+        /// Under which number in RAM.
+        blob: BlobId,
+        /// The first position.
+        from: u32,
+        /// Positions.
+        len: u32,
+    },
+    /// Drop what is on disk; one that is not there is no error.
+    Discard(BlobId),
     /// Move cells from the top of the buffer into holes further down, so many at most: each pass looks at all cells up to
     /// the highest one in use. What sequences hold stays the same.
     Compact {
@@ -147,7 +176,7 @@ pub enum OpResult {
     Done,
     /// It is not, and nothing changed; the text says why.
     Refused(String),
-    /// A block is saved.
+    /// A block is saved, stored or loaded.
     Saved {
         /// What it takes. Unit: bytes.
         n_bytes: u64,
@@ -163,6 +192,17 @@ pub enum OpResult {
         /// Whether the next one is of no use; otherwise there was no room for it.
         lost: bool,
     },
+}
+
+impl OpResult {
+    /// What was saved takes so many bytes, or why nothing was saved.
+    pub(super) fn into_saved(self) -> Result<u64, String> {
+        match self {
+            Self::Saved { n_bytes } => Ok(n_bytes),
+            Self::Refused(reason) => Err(reason),
+            Self::Done | Self::Exported(_) | Self::Restored { .. } => Err("nothing was saved".into()),
+        }
+    }
 }
 
 /// What a custom batch strategy sees of one running request.

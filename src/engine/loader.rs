@@ -1,5 +1,6 @@
 //! Loads the model on a thread of its own, so that requests are taken in meanwhile.
 
+use super::disk;
 use super::intake::Stage;
 use super::panic_text;
 use super::prompt::Model;
@@ -38,10 +39,13 @@ pub(super) fn run(shared: &Shared, loader: Box<dyn Loader>) {
         shared.is_wanted()
     };
     match catch_unwind(AssertUnwindSafe(|| loader.load(&progress))) {
-        Ok(Ok(Loaded { model, make_backend })) => {
-            shared.send(Command::Start(make_backend));
-            shared.open(&model);
-        }
+        Ok(Ok(Loaded { model, make_backend })) => match disk::open(&shared.options, || (model.identity)()) {
+            Ok(directory) => {
+                shared.send(Command::Start(make_backend, directory));
+                shared.open(&model);
+            }
+            Err(error) => shared.fail(&error),
+        },
         Ok(Err(error)) => shared.fail(&error),
         Err(panic) => shared.fail(&Error::EngineCrashed(panic_text(&*panic))),
     }

@@ -10,6 +10,7 @@
 //! thread in general, the handle where the core never heard of it or needs not be waited for.
 
 mod clock;
+mod disk;
 mod handle;
 mod home;
 mod intake;

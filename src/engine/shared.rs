@@ -16,6 +16,7 @@ use super::waker::Wakes;
 use crate::core::{Event, FinishReason, Finished, Limits, Mode, Request, RequestId, Stats, Time};
 use crate::error::Error;
 use crate::options::{RequestOptions, StartOptions};
+use crate::store::Directory;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
@@ -24,8 +25,8 @@ use tokio::sync::mpsc::UnboundedSender;
 
 /// What the engine thread is told. Its number is bounded by that of the requests in flight.
 pub(super) enum Command {
-    /// The model is loaded.
-    Start(MakeBackend),
+    /// The model is loaded, and the folder of its states open, where there is one.
+    Start(MakeBackend, Option<Directory>),
     /// A request comes in.
     Submit(Entry),
     /// A request is cancelled.
@@ -294,6 +295,12 @@ impl Shared {
             Stage::Ended(_) => true,
             Stage::Loading | Stage::Open(_) => intake.closing > Closing::No && intake.is_empty(),
         })
+    }
+
+    /// Whether the engine is being closed in peace, and what it leaves behind is to be on disk.
+    pub(super) fn leaves_states(&self) -> bool {
+        let closing = self.with_intake(|intake| (intake.closing, matches!(intake.stage, Stage::Open(_))));
+        self.options.prompt_cache_dir.is_some() && closing == (Closing::Drain, true)
     }
 
     /// Whether anybody still wants the model that is being loaded.

@@ -1,5 +1,6 @@
 //! The engine thread: it owns the scheduler and the backend, and does what the one says with the other.
 
+use super::disk::WithDisk;
 use super::loader::MakeBackend;
 use super::mailbox::Mailbox;
 use super::sessions::Transfers;
@@ -10,6 +11,7 @@ use crate::backend::Backend;
 use crate::core::{Event, FinishReason, Outcome, RequestId, Scheduler, SchedulerOptions, Time, Work};
 use crate::error::Error;
 use crate::options::{StartOptions, StrategyOption};
+use crate::store::Directory;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -38,17 +40,25 @@ fn serve(
     callables: Arc<dyn Callables>,
 ) -> Result<(), Error> {
     let mut commands = Commands::new(receiver)?;
-    let Some((make_backend, early)) = wait_for_model(shared, &mut commands) else { return Ok(()) };
-    let backend = make_backend()?;
+    let Some((make_backend, directory, early)) = wait_for_model(shared, &mut commands) else { return Ok(()) };
+    let mut backend = make_backend()?;
+    let mut on_disk = Vec::new();
+    if let Some(directory) = directory {
+        let (with_disk, entries) = WithDisk::new(backend, directory);
+        (backend, on_disk) = (Box::new(with_disk), entries);
+    }
     let limits = backend.limits();
     let mut options = SchedulerOptions::from(&shared.options);
     // The handle keeps the bound, so that a caller hears at once.
     options.max_queue = 0;
-    let scheduler = Scheduler::new(options, limits.clone());
+    let mut scheduler = Scheduler::new(options, limits.clone());
+    scheduler.adopt_disk(on_disk);
     let shared = Arc::clone(shared);
     let routes = BTreeMap::new();
     let (transfers, wakes) = (Transfers::default(), Wakes::default());
     let mut thread = EngineThread { shared, commands, callables, backend, scheduler, routes, transfers, wakes };
+    // Who sees that it is ready sees what it begins with.
+    thread.shared.stats.publish(&thread.scheduler.stats());
     thread.shared.set_limits(limits);
     for command in early {
         thread.obey(command);
@@ -58,12 +68,12 @@ fn serve(
 }
 
 /// Wait for the loader. None if the engine ended first; else with the commands that came before it was done.
-fn wait_for_model(shared: &Shared, commands: &mut Commands) -> Option<(MakeBackend, Vec<Command>)> {
+fn wait_for_model(shared: &Shared, commands: &mut Commands) -> Option<(MakeBackend, Option<Directory>, Vec<Command>)> {
     let mut early = Vec::new();
     while !shared.may_stop() {
         let wait = shared.held_until().map(|at| at - shared.clock.now());
         match commands.wait(wait) {
-            Some(Command::Start(make_backend)) => return Some((make_backend, early)),
+            Some(Command::Start(make_backend, directory)) => return Some((make_backend, directory, early)),
             Some(command @ (Command::Submit(_) | Command::Cancel(_) | Command::Transfer(_))) => early.push(command),
             Some(Command::Look) | None => {}
         }
@@ -98,8 +108,9 @@ impl EngineThread {
             self.scheduler.handle_timeout(now);
             self.shared.stats.publish(&self.scheduler.stats());
             self.route_events();
-            // What is only done for later is not waited for.
-            if (worked.is_none() || self.scheduler.is_vacant()) && self.shared.may_stop() {
+            // What is only done for later is not waited for, unless it is for the next engine.
+            let is_over = worked.is_none() || (self.scheduler.is_vacant() && !self.shared.leaves_states());
+            if is_over && self.shared.may_stop() {
                 return;
             }
             if worked.is_none() {
@@ -169,7 +180,7 @@ impl EngineThread {
             }
             Command::Transfer(asked) => self.transfers.begin(&mut self.scheduler, self.shared.clock.now(), asked),
             // The loader runs once, and this thread has what it gave.
-            Command::Start(_) | Command::Look => {}
+            Command::Start(..) | Command::Look => {}
         }
     }
 
@@ -208,7 +219,7 @@ impl EngineThread {
             Event::SessionSaved { .. } | Event::SessionLoaded { .. } => return,
             Event::Tick { .. }
             | Event::KvPressure { .. }
-            | Event::RamCache { .. }
+            | Event::TierChanged { .. }
             | Event::PrefixInstability { .. }
             | Event::StrategyFailed { .. } => None,
         };

@@ -8,8 +8,8 @@ mod value;
 
 pub use table::*;
 pub use value::{
-    AttentionType, BatchStrategy, CacheType, FlashAttention, Key, OptionType, QueueFullPolicy, Range, RopeScaling,
-    SplitMode, StrategyOption, Value,
+    AttentionType, BatchStrategy, CacheType, FlashAttention, Key, OptionType, PathName, QueueFullPolicy, Range,
+    RopeScaling, SplitMode, StrategyOption, Value,
 };
 
 use crate::error::Error;

@@ -1,8 +1,8 @@
 //! The two tables.
 
 use super::{
-    AttentionType, BatchStrategy, CacheType, FlashAttention, Key, OptionSpec, OptionType, Options, QueueFullPolicy,
-    Range, RopeScaling, SplitMode, StrategyOption, Value,
+    AttentionType, BatchStrategy, CacheType, FlashAttention, Key, OptionSpec, OptionType, Options, PathName,
+    QueueFullPolicy, Range, RopeScaling, SplitMode, StrategyOption, Value,
 };
 use serde::{Deserialize, Serialize};
 
@@ -89,6 +89,10 @@ options! {
         n_cache_seqs: Option<u32> = None, range 0.0..255.0, unit "sequences";
         /// Memory for the KV state of sequences that lost their cells, taken as it is used; 0 is off. None means an eighth of the memory that is free at load, 8 GiB at most.
         prompt_cache_ram_mb: Option<u32> = None, range 0.0..16_777_216.0, unit "MiB";
+        /// Folder that keeps KV state beyond the end of the engine, below the RAM tier and by way of it; made where it is missing, and used by one engine at a time. None is off.
+        prompt_cache_dir: Option<PathName> = None;
+        /// What the files in `prompt_cache_dir` may take; the least recently used go first.
+        prompt_cache_dir_mb: u32 = 4096, range 1.0..16_777_216.0, unit "MiB";
         /// How a forward pass is shared out between requests: "decode_maximal", "prefill_priority", "balanced", or a callable.
         batch_strategy: StrategyOption = StrategyOption::Builtin(BatchStrategy::DecodeMaximal);
 

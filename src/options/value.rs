@@ -211,6 +211,24 @@ impl OptionType for Key {
     }
 }
 
+/// The name of a file or folder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathName(pub String);
+
+impl OptionType for PathName {
+    const PYTHON: &'static str = "str | PathLike[str]";
+    fn read(value: &Value, _: Option<Range>) -> Result<Self, String> {
+        let Value::Str(s) = value else { return Err(format!("must be a path, not {}", value.type_name())) };
+        if s.is_empty() || s.contains('\0') {
+            return Err(format!("must be a path, not {s:?}"));
+        }
+        Ok(Self(s.clone()))
+    }
+    fn to_python(&self) -> String {
+        format!("{:?}", self.0)
+    }
+}
+
 /// How a tick's token budget is shared out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StrategyOption {

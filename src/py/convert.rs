@@ -20,6 +20,7 @@ pub(super) fn options(given: &Bound<'_, PyDict>, table: &[OptionSpec]) -> PyResu
                 None if value.is_instance_of::<PyTuple>() => Value::Other("a tuple that holds something else".into()),
                 None => scalar(&value)?,
             },
+            Some("str | PathLike[str]") if value.hasattr("__fspath__")? => scalar(&value.call_method0("__fspath__")?)?,
             Some("str | BatchStrategy") if value.is_callable() => Value::Callable(strategy::register(&value)),
             Some(_) | None => scalar(&value)?,
         };

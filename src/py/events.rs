@@ -2,7 +2,7 @@
 
 use super::hub::{Hub, duration};
 use super::{errors, key};
-use crate::core::{Event, Finished, PrefixReason, PrefixSource, ms};
+use crate::core::{Event, Finished, PrefixReason, PrefixSource, Tier, ms};
 use crate::engine::{self, Received, TelemetryEvent};
 use crate::error::Error;
 use crate::options::Key;
@@ -121,7 +121,7 @@ pub(super) fn describe<'py>(
         Event::Parked { .. }
         | Event::Resumed { .. }
         | Event::KvPressure { .. }
-        | Event::RamCache { .. }
+        | Event::TierChanged { .. }
         | Event::PrefixInstability { .. }
         | Event::SessionSaved { .. }
         | Event::SessionLoaded { .. }
@@ -145,13 +145,16 @@ fn rare<'py>(event: &Event, measured: &Bound<'py, PyDict>, meta: &Bound<'py, PyD
             meta.set_item("seq_id", seq.0)?;
             Ok("request.resumed")
         }
-        Event::RamCache { op, n_bytes, n_tokens, total_bytes, n_entries } => {
+        Event::TierChanged { tier, op, n_bytes, n_tokens, total_bytes, n_entries, reason } => {
             measured.set_item("bytes", n_bytes)?;
             measured.set_item("tokens", n_tokens)?;
             measured.set_item("total_bytes", total_bytes)?;
             measured.set_item("entries", n_entries)?;
             meta.set_item("op", op.word())?;
-            Ok("ram_cache")
+            if *tier == Tier::Disk {
+                meta.set_item("reason", reason.as_deref())?;
+            }
+            Ok(tier.word())
         }
         Event::KvPressure { reason, purged_seq_ids, batch_splits, n_parked } => {
             meta.set_item("reason", reason.word())?;

@@ -160,6 +160,8 @@ fn set(simulated: &mut Simulated, name: &str, value: &str) -> Result<(), Error> 
         "refuse_trim" => config.fault_rates.refuse_trim = whole()?,
         "refuse_save" => config.fault_rates.refuse_save = whole()?,
         "refuse_restore" => config.fault_rates.refuse_restore = whole()?,
+        "refuse_store" => config.fault_rates.refuse_store = whole()?,
+        "refuse_load" => config.fault_rates.refuse_load = whole()?,
         "refuse_open" => config.fault_rates.refuse_open = whole()?,
         other => return Err(Error::Option(format!("sim: unknown setting {other:?}"))),
     }

@@ -40,6 +40,8 @@ fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyDict
         cached_sequences,
         ram_cache_entries,
         ram_cache_bytes,
+        disk_cache_entries,
+        disk_cache_bytes,
         kv_cells_used,
         kv_cells_running,
         kv_cells_total,

@@ -81,6 +81,8 @@ impl Simulation {
             "refuse_trim" => Fault::RefuseTrim,
             "refuse_save" => Fault::RefuseSave,
             "refuse_restore" => Fault::RefuseRestore,
+            "refuse_store" => Fault::RefuseStore,
+            "refuse_load" => Fault::RefuseLoad,
             "refuse_open" => Fault::RefuseOpen,
             "fail_draw" => Fault::FailDraw,
             other => return Err(errors::raise(py, &Error::Option(format!("unknown fault {other:?}")))),

@@ -27,6 +27,15 @@ impl Simulation {
         Self { scheduler, backend, now: Time(0), in_flight: None }
     }
 
+    /// End it, and begin a new one that has nothing of it but what is on disk.
+    #[must_use]
+    pub fn restarted(self, options: SchedulerOptions) -> Self {
+        let backend = self.backend.restarted();
+        let mut scheduler = Scheduler::new(options, backend.limits());
+        scheduler.adopt_disk(backend.disk().entries());
+        Self { scheduler, backend, now: Time(0), in_flight: None }
+    }
+
     /// The virtual time.
     pub fn now(&self) -> Time {
         self.now
@@ -146,6 +155,7 @@ impl Simulation {
             let stats = self.scheduler.stats();
             assert_eq!(stats.kv_cells_used, self.backend.n_cells_used(), "the account of KV cells");
             assert_eq!(stats.ram_cache_entries as usize, self.backend.n_blobs(), "the account of the RAM tier");
+            assert_eq!(stats.disk_cache_entries as usize, self.backend.disk().len(), "the account of the disk tier");
         }
         if self.scheduler.is_idle() {
             assert_eq!(self.backend.n_samplers(), 0, "samplers outlive their requests");

@@ -132,8 +132,8 @@ impl Directory {
         &self.folder
     }
 
-    /// The entries, in no order that means anything.
-    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+    /// The entries, in no order that means anything, each with when it was used last: a number that only orders them.
+    pub fn entries(&self) -> impl Iterator<Item = (&Entry, u64)> {
         self.index.entries()
     }
 

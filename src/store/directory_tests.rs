@@ -45,7 +45,7 @@ fn child_of(folder: &mut Directory, parent: EntryKey, token: i32) -> EntryKey {
 }
 
 fn keys(folder: &Directory) -> Vec<EntryKey> {
-    folder.entries().map(|entry| entry.key).collect()
+    folder.entries().map(|(entry, _)| entry.key).collect()
 }
 
 fn sorted<const N: usize>(mut keys: [EntryKey; N]) -> [EntryKey; N] {

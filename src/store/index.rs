@@ -41,8 +41,8 @@ impl Index {
         self.slots.get(&key).map(|slot| &slot.entry)
     }
 
-    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
-        self.slots.values().map(|slot| &slot.entry)
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&Entry, u64)> {
+        self.slots.values().map(|slot| (&slot.entry, slot.used))
     }
 
     /// Add an entry, whose parent is there and which is not.
@@ -127,8 +127,8 @@ mod tests {
     impl Index {
         /// Tree, order and account, against their definitions.
         fn check(&self) {
-            assert_eq!(self.entries().map(|entry| entry.n_bytes).sum::<u64>(), self.n_bytes);
-            let pairs: BTreeSet<_> = self.entries().filter_map(|entry| Some((entry.parent?, entry.key))).collect();
+            assert_eq!(self.entries().map(|(entry, _)| entry.n_bytes).sum::<u64>(), self.n_bytes);
+            let pairs: BTreeSet<_> = self.entries().filter_map(|(entry, _)| Some((entry.parent?, entry.key))).collect();
             assert_eq!(pairs, self.children);
             let parents: BTreeSet<_> = pairs.iter().map(|(parent, _)| *parent).collect();
             assert!(parents.iter().all(|parent| self.slots.contains_key(parent)));

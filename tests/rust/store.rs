@@ -252,11 +252,11 @@ fn a_folder_keeps_its_entries_for_the_next_process() {
     let first = folder.put(block(None, Some("s2:ü🦙"), 0, 1), b"one").unwrap();
     let second = folder.put(block(Some(first), Some("s2:ü🦙"), 4, 2), b"").unwrap();
     assert_eq!(second, EntryKey::of(Some(first), Some("s2:ü🦙"), 4, &[2; 4]));
-    let entries: Vec<_> = folder.entries().cloned().collect();
+    let entries: Vec<_> = folder.entries().map(|(entry, _)| entry.clone()).collect();
     let n_bytes = folder.n_bytes();
     drop(folder);
     let mut folder = Directory::open(&root.0, MODEL, 1 << 20).unwrap();
-    assert_eq!(folder.entries().cloned().collect::<Vec<_>>(), entries);
+    assert_eq!(folder.entries().map(|(entry, _)| entry.clone()).collect::<Vec<_>>(), entries);
     assert_eq!((folder.n_bytes(), folder.n_entries()), (n_bytes, 2));
     assert_eq!((folder.get(first).unwrap(), folder.get(second).unwrap()), (b"one".to_vec(), Vec::new()));
     folder.remove(first).unwrap();
@@ -302,7 +302,7 @@ proptest! {
         let mut folder = Directory::open(&root.0, MODEL, max_bytes).unwrap();
         let mut put = BTreeMap::new();
         for (what, which, token, n) in steps {
-            let keys: Vec<_> = folder.entries().map(|entry| entry.key).collect();
+            let keys: Vec<_> = folder.entries().map(|(entry, _)| entry.key).collect();
             let one = (!keys.is_empty()).then(|| keys[which.index(keys.len())]);
             match (what, one) {
                 (0, Some(key)) => folder.remove(key).unwrap(),
@@ -329,7 +329,7 @@ proptest! {
             let sizes = files.filter(|file| file.file_name() != "lock").map(|file| file.metadata().unwrap().len());
             prop_assert_eq!(folder.n_bytes(), sizes.sum::<u64>());
             prop_assert!(folder.n_bytes() <= max_bytes);
-            prop_assert!(folder.entries().all(|entry| entry.parent.is_none_or(|key| folder.entry(key).is_some())));
+            prop_assert!(folder.entries().all(|(entry, _)| entry.parent.is_none_or(|key| folder.entry(key).is_some())));
         }
     }
 }

@@ -145,6 +145,9 @@ impl LlamaBackend {
                 OpResult::Exported(blobs.iter().map(|blob| self.blobs.state(*blob).map(<[u8]>::to_vec)).collect())
             }
             Op::Import { blob, from, len, state } => self.blobs.take_in(*blob, (*from, *len), state),
+            Op::Store { .. } | Op::Load { .. } | Op::Discard(_) => {
+                OpResult::Refused("the engine keeps what is on disk".into())
+            }
             Op::Forget(blob) => {
                 self.blobs.forget(*blob);
                 OpResult::Done

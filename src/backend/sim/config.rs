@@ -43,6 +43,10 @@ pub struct FaultRates {
     pub refuse_save: u32,
     /// Of a block restored from RAM.
     pub refuse_restore: u32,
+    /// Stores on disk that are refused.
+    pub refuse_store: u32,
+    /// Loads from disk that are refused.
+    pub refuse_load: u32,
     /// A sampler cannot be made.
     pub refuse_open: u32,
     /// A draw fails.
@@ -64,6 +68,10 @@ pub enum Fault {
     RefuseSave,
     /// A block in RAM is of no use.
     RefuseRestore,
+    /// A block cannot be stored on disk.
+    RefuseStore,
+    /// What is on disk is damaged.
+    RefuseLoad,
     /// A sampler cannot be made.
     RefuseOpen,
     /// A draw fails.
@@ -90,9 +98,10 @@ pub struct SimConfig {
     pub kv_unified: bool,
     /// Positions of a block of the RAM tier, where the memory has blocks.
     pub block: u32,
-    /// What the RAM tier may take, where the options do not say; a block takes 1 KiB, a whole sequence 16 bytes more for
-    /// each position. Unit: bytes.
+    /// What the RAM tier may take, where the options do not say. Unit: bytes.
     pub ram_bytes: u64,
+    /// What a block takes; a whole sequence takes 16 more for each position. Unit: bytes.
+    pub block_bytes: u64,
     /// What cells cost; it is told only, and no pass gets longer by it.
     pub cell_cost: CellCost,
     /// Of the faults' randomness.
@@ -118,6 +127,7 @@ impl Default for SimConfig {
             kv_unified: true,
             block: 64,
             ram_bytes: 1 << 20,
+            block_bytes: 1 << 10,
             cell_cost: CellCost::default(),
             seed: 0,
             eog_every: 0,
@@ -144,7 +154,7 @@ impl SimConfig {
             memory: self.memory,
             is_pool: self.kv_unified && self.memory != MemoryKind::Recurrent,
             block: if has_cache_ids { self.block } else { 0 },
-            state: StateSize { fixed: 1024, per_token: per_state, per_window_token: 0 },
+            state: StateSize { fixed: self.block_bytes, per_token: per_state, per_window_token: 0 },
             cell_cost: if has_cache_ids { self.cell_cost } else { CellCost::default() },
             ram_bytes: self.ram_bytes,
         }

@@ -7,9 +7,11 @@
 
 mod cells;
 mod config;
+mod disk;
 mod tokenizer;
 
 pub use config::{Fault, FaultRates, Latency, SimConfig};
+pub use disk::SimDisk;
 pub use tokenizer::SimTokenizer;
 
 use super::Backend;
@@ -33,6 +35,8 @@ pub struct SimBackend {
     samplers: BTreeMap<RequestId, Sampler>,
     /// The RAM tier: what the cells of each block held.
     blobs: BTreeMap<BlobId, Saved>,
+    /// The disk tier, likewise.
+    disk: SimDisk,
     injected: VecDeque<Fault>,
     random: u64,
     abort: Arc<AtomicBool>,
@@ -55,6 +59,7 @@ impl SimBackend {
             limits,
             samplers: BTreeMap::new(),
             blobs: BTreeMap::new(),
+            disk: SimDisk::default(),
             injected: VecDeque::new(),
             abort: Arc::default(),
         }
@@ -93,6 +98,17 @@ impl SimBackend {
         self.blobs.len()
     }
 
+    /// The disk tier.
+    pub fn disk(&self) -> &SimDisk {
+        &self.disk
+    }
+
+    /// A new backend that finds on disk what this one leaves there.
+    #[must_use]
+    pub fn restarted(self) -> Self {
+        Self { disk: self.disk, ..Self::new(self.config) }
+    }
+
     fn apply_op(&mut self, op: &Op) -> OpResult {
         match op {
             Op::Open { request, sampling, .. } => self.open(*request, sampling),
@@ -126,6 +142,29 @@ impl SimBackend {
             },
             Op::Forget(blob) => {
                 self.blobs.remove(blob);
+                OpResult::Done
+            }
+            Op::Store { blob, entry, parent, scope, from, tokens } => {
+                let strikes = self.strikes(|fault| *fault == Fault::RefuseStore, |rates| rates.refuse_store);
+                let saved = self.blobs.get(blob).filter(|_| !strikes);
+                let n_bytes = saved.map(|saved| self.limits.state.bytes(self.limits.memory, saved.len()));
+                let new = saved.map(|saved| (saved, *parent, scope.clone(), *from, tokens));
+                match new.zip(n_bytes).filter(|(new, n_bytes)| self.disk.store(*entry, new.clone(), *n_bytes)) {
+                    Some((_, n_bytes)) => OpResult::Saved { n_bytes },
+                    None => OpResult::Refused("injected: store refused".into()),
+                }
+            }
+            Op::Load { entry, blob, from, len } => {
+                let strikes = self.strikes(|fault| *fault == Fault::RefuseLoad, |rates| rates.refuse_load);
+                let Some((saved, n_bytes)) = self.disk.load(*entry, *from, *len).filter(|_| !strikes) else {
+                    return OpResult::Refused("injected: load refused".into());
+                };
+                let twice = self.blobs.insert(*blob, saved);
+                assert!(twice.is_none(), "block {blob} is loaded twice");
+                OpResult::Saved { n_bytes }
+            }
+            Op::Discard(entry) => {
+                self.disk.discard(*entry);
                 OpResult::Done
             }
         }
@@ -272,6 +311,8 @@ impl SimBackend {
                 | Fault::RefuseTrim
                 | Fault::RefuseSave
                 | Fault::RefuseRestore
+                | Fault::RefuseStore
+                | Fault::RefuseLoad
                 | Fault::FailDraw
                 | Fault::Panic,
             )

@@ -1,5 +1,6 @@
 //! The scheduler over the simulated backend.
 
+mod disk;
 mod donors;
 mod memories;
 mod pressure;

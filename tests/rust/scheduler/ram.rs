@@ -2,7 +2,7 @@
 
 use super::*;
 use llama_batch::backend::sim::Fault;
-use llama_batch::core::{PrefixSource, RamOp};
+use llama_batch::core::{PrefixSource, Tier, TierOp};
 use llama_batch::options::Key;
 
 /// 300 cells: two prompts of 200 tokens do not fit beside each other.
@@ -19,8 +19,10 @@ fn run_one(sim: &mut Simulation, r: Request) -> Finished {
     seen.ends.remove(&id).expect("it ended")
 }
 
-fn ram_events(seen: &Seen) -> Vec<(RamOp, u32)> {
-    let tokens = |e: &Event| if let Event::RamCache { op, n_tokens, .. } = e { Some((*op, *n_tokens)) } else { None };
+fn ram_events(seen: &Seen) -> Vec<(TierOp, u32)> {
+    let tokens = |e: &Event| {
+        if let Event::TierChanged { tier: Tier::Ram, op, n_tokens, .. } = e { Some((*op, *n_tokens)) } else { None }
+    };
     seen.events.iter().filter_map(tokens).collect()
 }
 
@@ -44,17 +46,17 @@ fn an_evicted_prefix_comes_back_block_by_block_and_the_copy_stays() {
 fn what_is_saved_restored_and_dropped_is_told() {
     let mut sim = small(4 << 10);
     sim.submit(request(1, tokens(1, 200), 5)).expect("room");
-    assert!(ram_events(&run_all(&mut sim)).contains(&(RamOp::Save, 204)));
+    assert!(ram_events(&run_all(&mut sim)).contains(&(TierOp::Save, 204)));
     sim.submit(request(2, tokens(2, 250), 5)).expect("room");
     run_all(&mut sim);
     assert_eq!((sim.stats().ram_cache_entries, sim.stats().ram_cache_bytes), (4, 4 << 10), "all that fits");
     sim.submit(request(3, tokens(1, 200), 5)).expect("room");
-    assert!(ram_events(&run_all(&mut sim)).contains(&(RamOp::Restore, 192)));
+    assert!(ram_events(&run_all(&mut sim)).contains(&(TierOp::Restore, 192)));
     for id in 4..=5 {
         sim.submit(request(id, tokens(id, 290), 5)).expect("room");
     }
     let told = ram_events(&run_all(&mut sim));
-    let evicted = told.iter().find(|(op, _)| *op == RamOp::Evict);
+    let evicted = told.iter().find(|(op, _)| *op == TierOp::Evict);
     assert!(evicted.is_some_and(|(_, n_tokens)| *n_tokens >= 64), "four blocks are all that fit: {told:?}");
     assert_eq!(sim.stats().ram_cache_bytes, 4 << 10);
 }

@@ -17,6 +17,7 @@ enum Happening {
     Step,
     Advance(u64),
     Fault(Fault),
+    Restart,
 }
 
 fn happening() -> impl Strategy<Value = Happening> {
@@ -40,6 +41,8 @@ fn happening() -> impl Strategy<Value = Happening> {
         Fault::RefuseTrim,
         Fault::RefuseSave,
         Fault::RefuseRestore,
+        Fault::RefuseStore,
+        Fault::RefuseLoad,
         Fault::RefuseOpen,
         Fault::FailDraw,
     ]);
@@ -50,6 +53,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         12 => Just(Happening::Step),
         1 => (1u64..50).prop_map(Happening::Advance),
         1 => fault.prop_map(Happening::Fault),
+        1 => Just(Happening::Restart),
     ]
 }
 
@@ -77,9 +81,23 @@ fn world() -> impl Strategy<Value = (SimConfig, SchedulerOptions)> {
         any::<u64>(),
         any::<bool>(),
         (1u32..40, prop::sample::select(vec![0, 1 << 10, 5 << 10, 1 << 20]), prop::sample::select(vec![0, 1, 5, 1000])),
+        prop::sample::select(vec![0, 3 << 10, 9 << 10, 1 << 20]),
     )
         .prop_map(
-            |(memory, kv_unified, n_parallel, n_ctx, n_batch, chunk_size, strategy, n_cache_seqs, seed, eog, ram)| {
+            |(
+                memory,
+                kv_unified,
+                n_parallel,
+                n_ctx,
+                n_batch,
+                chunk_size,
+                strategy,
+                n_cache_seqs,
+                seed,
+                eog,
+                ram,
+                disk,
+            )| {
                 let n_ctx = if kv_unified { n_ctx } else { n_ctx * n_parallel };
                 let config = SimConfig {
                     memory,
@@ -101,6 +119,7 @@ fn world() -> impl Strategy<Value = (SimConfig, SchedulerOptions)> {
                     max_queue: 8,
                     n_cache_seqs,
                     ram_bytes: None,
+                    disk_bytes: disk,
                     batch_strategy: StrategyOption::Builtin(strategy),
                 };
                 (config, options)
@@ -136,6 +155,12 @@ fn swarm(config: &SimConfig, options: &SchedulerOptions, happenings: &[Happening
             Happening::Step => drop(sim.step()),
             Happening::Advance(ms) => sim.advance(Duration::from_millis(*ms)),
             Happening::Fault(fault) => sim.inject(*fault),
+            Happening::Restart => {
+                sim = sim.restarted(options.clone());
+                requests.retain(|id, _| seen.ends.contains_key(id));
+                seen.text.retain(|id, _| seen.ends.contains_key(id));
+                seen.n_tokens.retain(|id, _| seen.ends.contains_key(id));
+            }
         }
         sim.check();
         seen.take(&mut sim);
@@ -184,7 +209,7 @@ proptest! {
         happenings in prop::collection::vec(happening(), 1..80),
         kv_full in 0u32..200, fail in 0u32..100, refuse in 0u32..300,
     ) {
-        let fault_rates = FaultRates { kv_full, fail, refuse_copy: refuse, refuse_trim: refuse, refuse_save: refuse, refuse_restore: refuse, ..FaultRates::default() };
+        let fault_rates = FaultRates { kv_full, fail, refuse_copy: refuse, refuse_trim: refuse, refuse_save: refuse, refuse_restore: refuse, refuse_store: refuse, refuse_load: refuse, ..FaultRates::default() };
         swarm(&SimConfig { fault_rates, ..config }, &options, &happenings);
     }
 }

@@ -1,4 +1,4 @@
-//! The RAM tier: KV state that the backend keeps in memory, for sequences that lost their cells.
+//! Blocks of KV state that the backend keeps outside the cells: the index and the account of a cache tier.
 //!
 //! Where the memory has blocks, those of a fixed length form a tree for each scope: a block stands under the one before
 //! it, so that what two conversations have in common is kept once. A block's key is a hash chained over all tokens before
@@ -20,16 +20,16 @@ pub(super) const MIN_PART: u32 = 8;
 
 /// One block.
 #[derive(Debug)]
-struct Block {
+pub(super) struct Block {
+    pub(super) scope: Option<Key>,
+    pub(super) tokens: Arc<[Token]>,
+    pub(super) n_bytes: u64,
+    pub(super) last_used: Time,
     parent: Option<BlobId>,
     hash: u64,
-    scope: Option<Key>,
-    tokens: Arc<[Token]>,
     /// How many blocks come before it.
     depth: u32,
-    n_bytes: u64,
     n_children: u32,
-    last_used: Time,
 }
 
 /// What a block may take.
@@ -41,22 +41,25 @@ pub(super) struct Room {
     pub(super) drop_until: Option<Time>,
 }
 
-/// What had to go for others.
-#[derive(Debug, Default)]
-pub(super) struct Dropped {
-    pub(super) blobs: Vec<BlobId>,
-    pub(super) n_tokens: u32,
-    pub(super) n_bytes: u64,
+/// How a block finds its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// It is there.
+    Free,
+    /// This one has to go first.
+    Taken(BlobId),
+    /// It stays out.
+    None,
 }
 
-/// The index and the account of the blocks. The bytes are the backend's.
+/// The blocks of one tier. Their bytes are the backend's.
 #[derive(Debug, Default)]
-pub(super) struct RamTier {
+pub(super) struct Blocks {
     /// Tokens of a block; 0 where blocks are whole sequences.
     block: usize,
     budget: u64,
     n_bytes: u64,
-    blocks: BTreeMap<BlobId, Block>,
+    by_id: BTreeMap<BlobId, Block>,
     by_hash: BTreeMap<u64, BlobId>,
     /// Blocks by the hash of what stands before them.
     behind: BTreeMap<u64, BTreeSet<BlobId>>,
@@ -69,7 +72,7 @@ pub(super) struct RamTier {
     next: u64,
 }
 
-impl RamTier {
+impl Blocks {
     pub(super) fn new(block: u32, budget: u64) -> Self {
         Self { block: block as usize, budget, ..Self::default() }
     }
@@ -85,7 +88,7 @@ impl RamTier {
     }
 
     pub(super) fn n_blocks(&self) -> u32 {
-        self.blocks.len() as u32
+        self.by_id.len() as u32
     }
 
     pub(super) fn n_bytes(&self) -> u64 {
@@ -94,13 +97,13 @@ impl RamTier {
 
     /// What some blocks take together.
     pub(super) fn bytes_of(&self, blocks: &[BlobId]) -> u64 {
-        blocks.iter().filter_map(|id| self.blocks.get(id)).map(|block| block.n_bytes).sum()
+        blocks.iter().filter_map(|id| self.by_id.get(id)).map(|block| block.n_bytes).sum()
     }
 
     /// The blocks that these tokens begin with, in order.
     pub(super) fn path(&self, scope: Option<&Key>, tokens: &[Token]) -> Vec<BlobId> {
         let mut path = Vec::new();
-        if self.blocks.is_empty() || self.block == 0 {
+        if self.by_id.is_empty() || self.block == 0 {
             return path;
         }
         let mut hash = seed(scope);
@@ -115,7 +118,7 @@ impl RamTier {
     /// Of the blocks behind a path, the one that goes on most like these tokens, and how long it does.
     pub(super) fn part(&self, scope: Option<&Key>, path: &[BlobId], rest: &[Token]) -> Option<(BlobId, u32)> {
         let parent = path.last().copied();
-        let behind = self.behind.get(&self.hash_behind(parent, scope))?.iter().map(|id| (*id, &self.blocks[id]));
+        let behind = self.behind.get(&self.hash_behind(parent, scope))?.iter().map(|id| (*id, &self.by_id[id]));
         let of_path = behind.filter(|(_, block)| block.parent == parent && block.scope.as_ref() == scope);
         let common = of_path.map(|(id, block)| (id, common_prefix(&block.tokens, rest) as u32));
         common.max_by_key(|(id, len)| (*len, *id)).filter(|(_, len)| *len >= MIN_PART)
@@ -124,22 +127,22 @@ impl RamTier {
     /// Shorter blocks that another has all of, standing where it stands.
     fn shorter(&self, before: u64, new: BlobId) -> Vec<BlobId> {
         let Some(behind) = self.behind.get(&before) else { return Vec::new() };
-        let block = &self.blocks[&new];
+        let block = &self.by_id[&new];
         let is_part =
             |other: &Block| other.tokens.len() < block.tokens.len() && block.tokens.starts_with(&other.tokens);
         let alike = |other: &Block| other.parent == block.parent && other.scope == block.scope && other.n_children == 0;
-        let found = behind.iter().filter(|id| alike(&self.blocks[id]) && is_part(&self.blocks[id]));
+        let found = behind.iter().filter(|id| alike(&self.by_id[id]) && is_part(&self.by_id[id]));
         found.copied().filter(|id| !self.pinned.contains_key(id)).collect()
     }
 
     /// Tokens of a block that is there.
     pub(super) fn len_of(&self, id: BlobId) -> u32 {
-        self.blocks.get(&id).map_or(0, |block| block.tokens.len() as u32)
+        self.by_id.get(&id).map_or(0, |block| block.tokens.len() as u32)
     }
 
     /// Blocks of which another has all, those about to be restored excepted.
     pub(super) fn subsumed(&self, id: BlobId) -> Vec<BlobId> {
-        let Some(block) = self.blocks.get(&id) else { return Vec::new() };
+        let Some(block) = self.by_id.get(&id) else { return Vec::new() };
         if self.block > 0 {
             return self.shorter(self.hash_behind(block.parent, block.scope.as_ref()), id);
         }
@@ -150,19 +153,42 @@ impl RamTier {
     /// The whole sequences of a scope, with how many tokens they have, and how many of these they begin with: most first.
     pub(super) fn matches(&self, scope: Option<&Key>, tokens: &[Token]) -> impl Iterator<Item = (BlobId, u32, u32)> {
         let found = self.whole.matches(scope, tokens);
-        found.map(|(id, len)| (id, self.blocks[&id].tokens.len() as u32, len as u32))
+        found.map(|(id, len)| (id, self.by_id[&id].tokens.len() as u32, len as u32))
     }
 
     fn find(&self, hash: u64, parent: Option<BlobId>, scope: Option<&Key>, tokens: &[Token]) -> Option<BlobId> {
         let id = *self.by_hash.get(&hash)?;
-        let block = &self.blocks[&id];
+        let block = &self.by_id[&id];
         let same = block.parent == parent && *block.tokens == *tokens && block.scope.as_ref() == scope;
         same.then_some(id)
     }
 
     /// The hash that blocks behind this one, or at the beginning of a scope, are chained to.
     fn hash_behind(&self, parent: Option<BlobId>, scope: Option<&Key>) -> u64 {
-        parent.map_or_else(|| seed(scope), |id| self.blocks[&id].hash)
+        parent.map_or_else(|| seed(scope), |id| self.by_id[&id].hash)
+    }
+
+    /// The block that holds these tokens behind another, or at the beginning of a scope.
+    pub(super) fn child(&self, parent: Option<BlobId>, scope: Option<&Key>, tokens: &[Token]) -> Option<BlobId> {
+        self.find(chain(self.hash_behind(parent, scope), tokens), parent, scope, tokens)
+    }
+
+    /// A block and all that it stands on, from the first; nothing for one that is not there.
+    pub(super) fn line(&self, id: BlobId) -> Vec<BlobId> {
+        let up = |id: &BlobId| self.by_id.get(id).and_then(|block| block.parent);
+        let mut line: Vec<BlobId> =
+            std::iter::successors(Some(id).filter(|id| self.by_id.contains_key(id)), up).collect();
+        line.reverse();
+        line
+    }
+
+    pub(super) fn get(&self, id: BlobId) -> Option<&Block> {
+        self.by_id.get(&id)
+    }
+
+    /// Whether a quarter of the budget is left, or less.
+    pub(super) fn is_tight(&self) -> bool {
+        self.n_bytes > self.budget / 4 * 3
     }
 
     /// Note that blocks were used.
@@ -190,35 +216,56 @@ impl RamTier {
         }
     }
 
-    /// Take in a block of at most so many bytes behind `parent`, dropping what was least recently used for its room if it
-    /// may; nothing where it has to stay out. What had to be dropped comes first.
+    /// Whether a block behind `parent` finds room, and what has to go for it: what was used least recently, nothing that
+    /// it stands on.
+    pub(super) fn place(
+        &self,
+        parent: Option<BlobId>,
+        scope: Option<&Key>,
+        tokens: &[Token],
+        Room { n_bytes, drop_until }: Room,
+    ) -> Place {
+        let hash = chain(self.hash_behind(parent, scope), tokens);
+        if self.by_hash.contains_key(&hash) || n_bytes > self.budget {
+            return Place::None;
+        }
+        if self.n_bytes + n_bytes <= self.budget {
+            return Place::Free;
+        }
+        // Of the blocks that it would stand on only the last can be without another behind it.
+        let may_go = |id: &BlobId| Some(*id) != parent && !self.pinned.contains_key(id);
+        let old = self.leaves.iter().take_while(|(used, ..)| drop_until.is_some_and(|until| *used <= until));
+        old.map(|(.., id)| *id).find(may_go).map_or(Place::None, Place::Taken)
+    }
+
+    /// Take in a block of at most so many bytes behind `parent`, where its place is free.
     pub(super) fn add(
         &mut self,
         parent: Option<BlobId>,
         scope: Option<&Key>,
         tokens: &[Token],
         now: Time,
-        Room { n_bytes, drop_until }: Room,
-    ) -> (Dropped, Option<BlobId>) {
-        let before = self.hash_behind(parent, scope);
-        let depth = parent.map_or(0, |id| self.blocks[&id].depth + 1);
-        let hash = chain(before, tokens);
-        let mut dropped = Dropped::default();
-        if self.by_hash.contains_key(&hash) || n_bytes > self.budget {
-            return (dropped, None);
-        }
-        while self.n_bytes + n_bytes > self.budget {
-            // Of the blocks that it would stand on only the last can be without another behind it.
-            let may_go = |id: &BlobId| Some(*id) != parent && !self.pinned.contains_key(id);
-            let old = self.leaves.iter().take_while(|(used, ..)| drop_until.is_some_and(|until| *used <= until));
-            let Some(id) = old.map(|(.., id)| *id).find(may_go) else { return (dropped, None) };
-            dropped.n_tokens += self.len_of(id);
-            dropped.n_bytes += self.bytes_of(&[id]);
-            dropped.blobs.push(id);
-            self.remove(id);
-        }
+        n_bytes: u64,
+    ) -> BlobId {
         let id = BlobId(self.next);
-        self.next += 1;
+        self.add_as(id, parent, scope, tokens, now, n_bytes);
+        id
+    }
+
+    /// The same, under a number that no other had before.
+    pub(super) fn add_as(
+        &mut self,
+        id: BlobId,
+        parent: Option<BlobId>,
+        scope: Option<&Key>,
+        tokens: &[Token],
+        now: Time,
+        n_bytes: u64,
+    ) {
+        let before = self.hash_behind(parent, scope);
+        let depth = parent.map_or(0, |id| self.by_id[&id].depth + 1);
+        let hash = chain(before, tokens);
+        self.next = self.next.max(id.0 + 1);
         if let Some(parent) = parent {
             self.change(parent, |block| block.n_children += 1);
         }
@@ -239,13 +286,12 @@ impl RamTier {
         if self.block == 0 {
             self.whole.insert(scope, id, Arc::clone(&block.tokens));
         }
-        self.blocks.insert(id, block);
-        (dropped, Some(id))
+        self.by_id.insert(id, block);
     }
 
     /// It is known what a block takes. Should that be more than was allowed for, what has to go for it.
     pub(super) fn set_bytes(&mut self, id: BlobId, n_bytes: u64) -> Vec<BlobId> {
-        let Some(block) = self.blocks.get_mut(&id) else { return Vec::new() };
+        let Some(block) = self.by_id.get_mut(&id) else { return Vec::new() };
         self.n_bytes = self.n_bytes - block.n_bytes + n_bytes;
         block.n_bytes = n_bytes;
         if self.n_bytes > self.budget { self.forget(id) } else { Vec::new() }
@@ -253,13 +299,13 @@ impl RamTier {
 
     /// A block is not there, or of no use: it goes, with all that stand on it. All that went.
     pub(super) fn forget(&mut self, id: BlobId) -> Vec<BlobId> {
-        if !self.blocks.contains_key(&id) {
+        if !self.by_id.contains_key(&id) {
             return Vec::new();
         }
         let mut gone = vec![id];
         let mut at = 0;
         while let Some(parent) = gone.get(at).copied() {
-            gone.extend(self.blocks.iter().filter(|(_, block)| block.parent == Some(parent)).map(|(id, _)| *id));
+            gone.extend(self.by_id.iter().filter(|(_, block)| block.parent == Some(parent)).map(|(id, _)| *id));
             at += 1;
         }
         for id in gone.iter().rev() {
@@ -268,8 +314,9 @@ impl RamTier {
         gone
     }
 
-    fn remove(&mut self, id: BlobId) {
-        let Some(block) = self.blocks.remove(&id) else { return };
+    /// Take out a block that nothing stands on.
+    pub(super) fn remove(&mut self, id: BlobId) {
+        let Some(block) = self.by_id.remove(&id) else { return };
         self.leaves.remove(&leaf(id, &block));
         self.by_hash.remove(&block.hash);
         let before = self.hash_behind(block.parent, block.scope.as_ref());
@@ -288,7 +335,7 @@ impl RamTier {
 
     /// Change a block, and keep the order of the leaves.
     fn change(&mut self, id: BlobId, change: impl FnOnce(&mut Block)) {
-        let Some(block) = self.blocks.get_mut(&id) else { return };
+        let Some(block) = self.by_id.get_mut(&id) else { return };
         self.leaves.remove(&leaf(id, block));
         change(block);
         if block.n_children == 0 {
@@ -298,26 +345,26 @@ impl RamTier {
 
     /// Tree, order and account, against their definitions.
     pub(super) fn check(&self) {
-        assert!(self.n_bytes <= self.budget, "the RAM tier is over its budget");
+        assert!(self.n_bytes <= self.budget, "a tier is over its budget");
         self.whole.check();
-        assert_eq!(self.blocks.values().map(|block| block.n_bytes).sum::<u64>(), self.n_bytes, "bytes of the blocks");
-        assert_eq!(self.by_hash.len(), self.blocks.len(), "each block has its hash");
+        assert_eq!(self.by_id.values().map(|block| block.n_bytes).sum::<u64>(), self.n_bytes, "bytes of the blocks");
+        assert_eq!(self.by_hash.len(), self.by_id.len(), "each block has its hash");
         assert_eq!(
             self.behind.values().map(BTreeSet::len).sum::<usize>(),
-            self.blocks.len(),
+            self.by_id.len(),
             "each block has its place"
         );
         let mut n_behind: BTreeMap<BlobId, u32> = BTreeMap::new();
-        for parent in self.blocks.values().filter_map(|block| block.parent) {
+        for parent in self.by_id.values().filter_map(|block| block.parent) {
             *n_behind.entry(parent).or_default() += 1;
         }
-        for (id, block) in &self.blocks {
+        for (id, block) in &self.by_id {
             let n_children = n_behind.get(id).copied().unwrap_or_default();
             assert_eq!(block.n_children, n_children, "blocks behind a block");
             assert_eq!(self.leaves.contains(&leaf(*id, block)), n_children == 0, "leaves");
-            assert!(block.parent.is_none_or(|parent| self.blocks.contains_key(&parent)), "a block stands on another");
+            assert!(block.parent.is_none_or(|parent| self.by_id.contains_key(&parent)), "a block stands on another");
         }
-        assert_eq!(self.leaves.len(), self.blocks.values().filter(|block| block.n_children == 0).count());
+        assert_eq!(self.leaves.len(), self.by_id.values().filter(|block| block.n_children == 0).count());
     }
 }
 

@@ -1,0 +1,286 @@
+//! The disk tier: blocks of the RAM tier that a folder keeps too, where they outlive the engine.
+//!
+//! It stands below RAM and touches nothing else. Blocks are stored ahead of need while nobody is there, and otherwise
+//! before they leave RAM; they are loaded into RAM before a request that begins with them gets its slot. Beside running
+//! streams both are done in slices, one before each pass.
+
+use super::blocks::{Blocks, Place, Room};
+use super::event::{Tier, TierOp};
+use super::ids::{BlobId, RequestId, Token};
+use super::scheduler::Scheduler;
+use super::tiers::LATE_BUSY_BYTES;
+use super::time::Time;
+use super::work::{Op, OpResult};
+use crate::options::Key;
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// What is read before a pass, while somebody waits for a token. Unit: bytes.
+const LOAD_BUSY_BYTES: u64 = 8 << 20;
+/// What is written ahead of need in one turn, while nobody is there, and while somebody is. At least one block.
+const AHEAD_IDLE_BYTES: u64 = 16 << 20;
+const AHEAD_BUSY_BYTES: u64 = 1;
+/// Tokens that are worth loading.
+const MIN_LOAD: u32 = 32;
+/// What a file takes beside its state, at most, apart from its tokens and its scope. Unit: bytes.
+const HEADER_BYTES: u64 = 512;
+
+/// What a folder held when it was opened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskEntry {
+    /// Its number.
+    pub id: BlobId,
+    /// What it stands on.
+    pub parent: Option<BlobId>,
+    /// Who may reuse it.
+    pub scope: Option<Key>,
+    /// What it is the state of.
+    pub tokens: Arc<[Token]>,
+    /// What its file takes. Unit: bytes.
+    pub n_bytes: u64,
+    /// Its place in the order of use; the least recent is 0.
+    pub rank: u64,
+}
+
+/// The blocks on disk, and those of RAM that are to follow.
+#[derive(Debug)]
+pub(super) struct Disk {
+    pub(super) blocks: Blocks,
+    /// Blocks that came into RAM, and may not be on disk yet: oldest first.
+    unstored: VecDeque<BlobId>,
+    /// What was read and written since the last pass. Unit: bytes.
+    n_loaded: u64,
+    n_stored: u64,
+}
+
+impl Disk {
+    pub(super) fn new(block: u32, budget: u64) -> Self {
+        Self { blocks: Blocks::new(block, budget), unstored: VecDeque::new(), n_loaded: 0, n_stored: 0 }
+    }
+
+    pub(super) fn is_on(&self) -> bool {
+        self.blocks.is_on()
+    }
+
+    /// A block was saved to RAM.
+    pub(super) fn note_saved(&mut self, blob: BlobId) {
+        if self.is_on() {
+            self.unstored.push_back(blob);
+        }
+    }
+
+    /// What is reused in RAM is not what goes first from the disk.
+    pub(super) fn note_use(&mut self, scope: Option<&Key>, tokens: &[Token], now: Time) {
+        if !self.is_on() {
+            return;
+        }
+        let path = self.blocks.path(scope, tokens);
+        let rest = &tokens[path.len() * self.blocks.block() as usize..];
+        let last = self.blocks.child(path.last().copied(), scope, rest);
+        self.blocks.touch(&path, now);
+        self.blocks.touch(last.as_slice(), now);
+    }
+
+    pub(super) fn pass_done(&mut self) {
+        (self.n_loaded, self.n_stored) = (0, 0);
+    }
+}
+
+impl Scheduler {
+    /// Take in what a folder holds, before the first request. What is laid out otherwise than here is discarded.
+    pub fn adopt_disk(&mut self, mut entries: Vec<DiskEntry>) {
+        // Who stands on another has a higher number.
+        entries.sort_by_key(|entry| entry.id);
+        for DiskEntry { id, parent, scope, tokens, n_bytes, rank } in entries {
+            let blocks = &mut self.disk.blocks;
+            let (block, len) = (blocks.block(), tokens.len() as u32);
+            let fits = if block == 0 {
+                parent.is_none()
+            } else {
+                len <= block && parent.is_none_or(|parent| blocks.len_of(parent) == block)
+            };
+            let room = Room { n_bytes, drop_until: None };
+            if fits && len > 0 && blocks.place(parent, scope.as_ref(), &tokens, room) == Place::Free {
+                blocks.add_as(id, parent, scope.as_ref(), &tokens, Time(rank), n_bytes);
+            } else {
+                self.ops.push(Op::Discard(id));
+            }
+        }
+    }
+
+    /// Before a request gets its slot, take into RAM what only the disk has of its beginning. True if it waits for that.
+    pub(super) fn load_from_disk(&mut self, now: Time, id: RequestId) -> bool {
+        let request = &self.live[&id];
+        if !self.disk.is_on() || !request.request.cache_prompt {
+            return false;
+        }
+        let scope = request.request.scope.clone();
+        let tokens: Arc<[Token]> = request.tokens[..request.tokens.len().saturating_sub(1)].into();
+        let (line, n_on_disk) = self.best_of(&self.disk.blocks, scope.as_ref(), &tokens);
+        let (there, n_in_ram) = self.best_of(&self.ram, scope.as_ref(), &tokens);
+        let is_worth = n_on_disk >= n_in_ram.max(self.prefix_for(id).len()) + MIN_LOAD;
+        // Each load brings more into RAM, or it was the last one.
+        if !is_worth || request.loaded_at.is_some_and(|before| n_in_ram <= before) {
+            return false;
+        }
+        let left = if self.is_decoding() { LOAD_BUSY_BYTES.saturating_sub(self.disk.n_loaded) } else { u64::MAX };
+        if left == 0 {
+            return true;
+        }
+        self.disk.blocks.touch(&line, now);
+        let n_common = there.len().min(n_in_ram.checked_div(self.ram.block()).unwrap_or(0) as usize);
+        let n_loaded = self.push_loads(now, scope.as_ref(), &line[n_common..], &there[..n_common], left);
+        if let Some(live) = self.live.get_mut(&id)
+            && n_loaded > 0
+        {
+            live.loaded_at = Some(n_in_ram);
+        }
+        n_loaded > 0
+    }
+
+    /// Load blocks behind those in RAM, so many bytes and at least one; how many.
+    fn push_loads(
+        &mut self,
+        now: Time,
+        scope: Option<&Key>,
+        line: &[BlobId],
+        there: &[BlobId],
+        most_bytes: u64,
+    ) -> usize {
+        let (mut n_loaded, mut n_bytes, mut parent) = (0, 0, there.last().copied());
+        let mut from = there.len() as u32 * self.ram.block();
+        for entry in line {
+            if n_bytes >= most_bytes {
+                break;
+            }
+            let Some(block) = self.disk.blocks.get(*entry) else { break };
+            let (tokens, room) =
+                (Arc::clone(&block.tokens), Room { n_bytes: block.n_bytes, drop_until: Some(Time::NEVER) });
+            let Some(blob) = self.take_in(now, parent, scope, &tokens, room) else { break };
+            let len = tokens.len() as u32;
+            self.ops.push(Op::Load { entry: *entry, blob, from, len });
+            n_bytes += room.n_bytes;
+            (parent, from, n_loaded) = (Some(blob), from + len, n_loaded + 1);
+        }
+        self.disk.n_loaded += n_bytes;
+        n_loaded
+    }
+
+    /// While nobody is there, and while RAM runs short, store a little of what is not on disk yet: what leaves RAM then
+    /// takes no time, and what an engine leaves behind is there for the next one.
+    pub(super) fn store_ahead(&mut self) {
+        let is_turn = self.live.is_empty() || (self.ram.is_tight() && self.disk.n_stored == 0);
+        if !is_turn || !self.disk.is_on() {
+            return;
+        }
+        let most = if self.live.is_empty() { AHEAD_IDLE_BYTES } else { AHEAD_BUSY_BYTES };
+        let mut n_bytes = 0;
+        while n_bytes < most
+            && let Some(blob) = self.disk.unstored.pop_front()
+        {
+            let (n_stored, is_all) = self.store(blob, most - n_bytes);
+            n_bytes += n_stored;
+            if !is_all {
+                self.disk.unstored.push_front(blob);
+            }
+        }
+    }
+
+    /// Store a block that leaves RAM. Beside streams what is too much at once is given up.
+    pub(super) fn store_late(&mut self, blob: BlobId) {
+        let left = if self.is_decoding() { LATE_BUSY_BYTES.saturating_sub(self.disk.n_stored) } else { u64::MAX };
+        if self.disk.is_on() && left > 0 {
+            self.store(blob, left);
+        }
+    }
+
+    /// Store a block of RAM, behind those that it stands on: so many bytes, and at least one block. How many bytes, and
+    /// whether all that can be is on disk then.
+    fn store(&mut self, blob: BlobId, most_bytes: u64) -> (u64, bool) {
+        let (mut n_bytes, mut from, mut parent) = (0, 0, None);
+        for blob in self.ram.line(blob) {
+            let Some(block) = self.ram.get(blob) else { break };
+            let (scope, tokens, used) = (block.scope.clone(), Arc::clone(&block.tokens), block.last_used);
+            let n_state = block.n_bytes;
+            if let Some(there) = self.disk.blocks.child(parent, scope.as_ref(), &tokens) {
+                self.disk.blocks.touch(&[there], used);
+                (parent, from) = (Some(there), from + tokens.len() as u32);
+                continue;
+            }
+            if n_bytes >= most_bytes {
+                return (n_bytes, false);
+            }
+            let beside =
+                HEADER_BYTES + 4 * tokens.len() as u64 + scope.as_ref().map_or(0, |scope| scope.0.len() as u64);
+            let room = Room { n_bytes: n_state + beside, drop_until: Some(used) };
+            let Some(entry) = self.take_in_on_disk(parent, scope.as_ref(), &tokens, used, room) else { break };
+            n_bytes += room.n_bytes;
+            let len = tokens.len() as u32;
+            self.ops.push(Op::Store { blob, entry, parent, scope, from, tokens });
+            (parent, from) = (Some(entry), from + len);
+        }
+        self.disk.n_stored += n_bytes;
+        (n_bytes, true)
+    }
+
+    /// A place on disk, and what has to go for it.
+    fn take_in_on_disk(
+        &mut self,
+        parent: Option<BlobId>,
+        scope: Option<&Key>,
+        tokens: &[Token],
+        used: Time,
+        room: Room,
+    ) -> Option<BlobId> {
+        loop {
+            match self.disk.blocks.place(parent, scope, tokens, room) {
+                Place::Free => return Some(self.disk.blocks.add(parent, scope, tokens, used, room.n_bytes)),
+                Place::Taken(old) => {
+                    let (n_tokens, n_bytes) = (self.disk.blocks.len_of(old), self.disk.blocks.bytes_of(&[old]));
+                    self.tally.add(Tier::Disk, TierOp::Evict, n_tokens, n_bytes);
+                    self.disk.blocks.remove(old);
+                    self.ops.push(Op::Discard(old));
+                }
+                Place::None => return None,
+            }
+        }
+    }
+
+    pub(super) fn apply_store(&mut self, entry: BlobId, len: u32, result: OpResult) {
+        match result.into_saved() {
+            Ok(n_bytes) => {
+                let gone = self.disk.blocks.set_bytes(entry, n_bytes);
+                self.ops.extend(gone.into_iter().map(Op::Discard));
+                self.tally.add(Tier::Disk, TierOp::Save, len, n_bytes);
+                for other in self.subsumed_in(&self.disk.blocks, entry) {
+                    self.lose_on_disk(other);
+                }
+            }
+            Err(reason) => {
+                self.tally.fail(Tier::Disk, len, reason);
+                self.lose_on_disk(entry);
+            }
+        }
+    }
+
+    pub(super) fn apply_load(&mut self, entry: BlobId, blob: BlobId, len: u32, result: OpResult) {
+        match result.into_saved() {
+            Ok(n_bytes) => {
+                self.keep_in_ram(blob, n_bytes);
+                self.tally.add(Tier::Disk, TierOp::Restore, len, n_bytes);
+            }
+            Err(reason) => {
+                self.lose(blob);
+                self.tally.fail(Tier::Disk, len, reason);
+                self.lose_on_disk(entry);
+            }
+        }
+    }
+
+    /// A block on disk is of no use, and neither is what stands on it.
+    fn lose_on_disk(&mut self, entry: BlobId) {
+        let gone = self.disk.blocks.forget(entry);
+        self.ops.extend(gone.into_iter().map(Op::Discard));
+    }
+}

@@ -1,0 +1,145 @@
+//! The folder of the disk tier: a backend that does the scheduler's ops on it, and leaves all others to the real one.
+
+use crate::backend::Backend;
+use crate::core::{BlobId, DecodeOutcome, DiskEntry, Limits, Op, OpResult, Row, Token, TransferId};
+use crate::error::Error;
+use crate::options::{Key, StartOptions};
+use crate::store::{Directory, EntryKey, Fingerprint, NewEntry, StoreError};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// A backend with a folder.
+pub(super) struct WithDisk {
+    inner: Box<dyn Backend>,
+    directory: Directory,
+    /// The scheduler's numbers.
+    keys: BTreeMap<BlobId, EntryKey>,
+}
+
+/// The folder that the options name, with what is in it; nothing where they name none.
+///
+/// # Errors
+/// [`Error::Option`] where it is no folder, may not be used, or another engine uses it.
+pub(super) fn open(
+    options: &StartOptions,
+    identity: impl FnOnce() -> Result<Fingerprint, Error>,
+) -> Result<Option<Directory>, Error> {
+    let Some(path) = &options.prompt_cache_dir else { return Ok(None) };
+    let wrong = |what: String| Error::Option(format!("prompt_cache_dir: {what}"));
+    if options.prompt_cache_ram_mb == Some(0) {
+        return Err(wrong("what is on disk passes through the RAM tier: prompt_cache_ram_mb must not be 0".into()));
+    }
+    let max_bytes = u64::from(options.prompt_cache_dir_mb) << 20;
+    match Directory::open(&in_home(&path.0), identity()?, max_bytes) {
+        Ok(directory) => Ok(Some(directory)),
+        Err(StoreError::InUse { path }) => {
+            Err(wrong(format!("{} is used by another engine: each needs a folder of its own", path.display())))
+        }
+        Err(error) => Err(wrong(error.to_string())),
+    }
+}
+
+/// A path that begins with `~/` is in the user's home.
+fn in_home(path: &str) -> PathBuf {
+    let rest = path.strip_prefix("~/").or_else(|| (path == "~").then_some(""));
+    match rest.zip(std::env::home_dir()) {
+        Some((rest, home)) => home.join(rest),
+        None => path.into(),
+    }
+}
+
+impl WithDisk {
+    /// Put a folder under a backend; with what the scheduler has to know of it.
+    pub(super) fn new(inner: Box<dyn Backend>, directory: Directory) -> (Self, Vec<DiskEntry>) {
+        let (mut keys, mut ids, mut entries) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+        let mut found: Vec<_> = directory.entries().collect();
+        // A parent ends before its children begin.
+        found.sort_unstable_by_key(|(entry, _)| entry.from);
+        for ((entry, rank), id) in found.into_iter().zip((0..).map(BlobId)) {
+            keys.insert(id, entry.key);
+            ids.insert(entry.key, id);
+            let parent = entry.parent.and_then(|parent| ids.get(&parent).copied());
+            let (scope, tokens) = (entry.scope.clone().map(Key), entry.tokens.as_slice().into());
+            entries.push(DiskEntry { id, parent, scope, tokens, n_bytes: entry.n_bytes, rank });
+        }
+        (Self { inner, directory, keys }, entries)
+    }
+
+    fn store(
+        &mut self,
+        blob: BlobId,
+        entry: BlobId,
+        parent: Option<BlobId>,
+        scope: Option<&Key>,
+        from: u32,
+        tokens: &[Token],
+    ) -> Result<u64, String> {
+        let gone = || "what it stands on is not there".to_string();
+        let parent = parent.map(|parent| self.keys.get(&parent).copied().ok_or_else(gone)).transpose()?;
+        let export = Op::Export { transfer: TransferId(0), tokens: Arc::default(), blobs: vec![blob] };
+        let Some(OpResult::Exported(mut states)) = self.inner.prepare(&[export]).pop() else {
+            return Err("the backend gave no state".into());
+        };
+        let state = states.pop().flatten().ok_or("it is not in RAM any more")?;
+        let new = NewEntry { parent, scope: scope.map(|scope| scope.0.clone()), from, tokens: tokens.to_vec() };
+        let key = self.directory.put(new, &state).map_err(|error| error.to_string())?;
+        self.keys.insert(entry, key);
+        self.directory.entry(key).map(|entry| entry.n_bytes).ok_or_else(gone)
+    }
+
+    fn load(&mut self, entry: BlobId, blob: BlobId, from: u32, len: u32) -> Result<OpResult, String> {
+        let key = *self.keys.get(&entry).ok_or("it is not on disk")?;
+        let state = self.directory.get(key).map_err(|error| error.to_string())?;
+        let taken = self.inner.prepare(&[Op::Import { blob, from, len, state }]).pop();
+        taken.ok_or_else(|| "the backend gave no answer".into())
+    }
+
+    fn obey(&mut self, op: &Op) -> OpResult {
+        if let Op::Store { blob, entry, parent, scope, from, tokens } = op {
+            let stored = self.store(*blob, *entry, *parent, scope.as_ref(), *from, tokens);
+            return stored.map_or_else(OpResult::Refused, |n_bytes| OpResult::Saved { n_bytes });
+        }
+        if let Op::Load { entry, blob, from, len } = op {
+            return self.load(*entry, *blob, *from, *len).unwrap_or_else(OpResult::Refused);
+        }
+        if let Op::Discard(entry) = op
+            && let Some(key) = self.keys.remove(entry)
+        {
+            // A file that cannot be deleted is found by who opens the folder next.
+            let _ = self.directory.remove(key);
+        }
+        OpResult::Done
+    }
+}
+
+const fn is_of_disk(op: &Op) -> bool {
+    matches!(op, Op::Store { .. } | Op::Load { .. } | Op::Discard(_))
+}
+
+impl Backend for WithDisk {
+    fn limits(&self) -> Limits {
+        self.inner.limits()
+    }
+
+    fn prepare(&mut self, ops: &[Op]) -> Vec<OpResult> {
+        let mut results = Vec::with_capacity(ops.len());
+        for run in ops.chunk_by(|a, b| is_of_disk(a) == is_of_disk(b)) {
+            if run.first().is_some_and(is_of_disk) {
+                results.extend(run.iter().map(|op| self.obey(op)));
+            } else {
+                results.extend(self.inner.prepare(run));
+            }
+        }
+        results
+    }
+
+    fn decode(&mut self, rows: &[Row]) -> DecodeOutcome {
+        self.inner.decode(rows)
+    }
+
+    fn abort_flag(&self) -> Option<Arc<AtomicBool>> {
+        self.inner.abort_flag()
+    }
+}
