@@ -117,8 +117,8 @@ impl Scheduler {
         }
         let scope = request.request.scope.clone();
         let tokens: Arc<[Token]> = request.tokens[..request.tokens.len().saturating_sub(1)].into();
-        let (line, n_on_disk) = self.best_of(&self.disk.blocks, scope.as_ref(), &tokens);
-        let (there, n_in_ram) = self.best_of(&self.ram, scope.as_ref(), &tokens);
+        let (_, n_on_disk) = self.best_of(&self.disk.blocks, scope.as_ref(), &tokens);
+        let n_in_ram = self.n_in_ram(scope.as_ref(), &tokens);
         let is_worth = n_on_disk >= n_in_ram.max(self.prefix_for(id).len()) + MIN_LOAD;
         // Each load brings more into RAM, or it was the last one.
         if !is_worth || request.loaded_at.is_some_and(|before| n_in_ram <= before) {
@@ -128,15 +128,25 @@ impl Scheduler {
         if left == 0 {
             return true;
         }
-        self.disk.blocks.touch(&line, now);
-        let n_common = there.len().min(n_in_ram.checked_div(self.ram.block()).unwrap_or(0) as usize);
-        let n_loaded = self.push_loads(now, scope.as_ref(), &line[n_common..], &there[..n_common], left);
+        let n_loaded = self.load_missing(now, scope.as_ref(), &tokens, left);
         if let Some(live) = self.live.get_mut(&id)
             && n_loaded > 0
         {
             live.loaded_at = Some(n_in_ram);
         }
         n_loaded > 0
+    }
+
+    /// Load what the disk has of these tokens and RAM has not, so many bytes and at least one block; how many blocks.
+    pub(super) fn load_missing(&mut self, now: Time, scope: Option<&Key>, tokens: &[Token], most_bytes: u64) -> usize {
+        let (line, n_on_disk) = self.best_of(&self.disk.blocks, scope, tokens);
+        let (there, n_in_ram) = self.best_of(&self.ram, scope, tokens);
+        if n_on_disk <= n_in_ram {
+            return 0;
+        }
+        self.disk.blocks.touch(&line, now);
+        let n_common = there.len().min(n_in_ram.checked_div(self.ram.block()).unwrap_or(0) as usize);
+        self.push_loads(now, scope, &line[n_common..], &there[..n_common], most_bytes)
     }
 
     /// Load blocks behind those in RAM, so many bytes and at least one; how many.

@@ -100,6 +100,7 @@ impl Scheduler {
         if let Some(seq) = held.map(|(seq, ..)| seq) {
             self.save(now, seq, scope, &tokens, Most::ALL);
         }
+        self.load_missing(now, scope, &tokens, u64::MAX);
         let blobs = self.saved_path(scope, &tokens);
         self.ram.pin(&blobs);
         self.ops.push(Op::Export { transfer, tokens, blobs });

@@ -105,6 +105,21 @@ fn what_one_scope_left_on_disk_is_nobody_elses() {
 }
 
 #[test]
+fn a_session_that_only_the_disk_has_is_saved_whole() {
+    let mut sim = small(1 << 20);
+    let session = Key("tale".into());
+    run_one(&mut sim, &Request { session: Some(session.clone()), ..request(1, tokens(1, 200), 5) });
+    for id in 2..5 {
+        run_one(&mut sim, &request(id, tokens(id, 290), 5));
+    }
+    sim.save_session(1, None, &session).expect("it left something");
+    let seen = run_all(&mut sim);
+    let saved =
+        seen.events.iter().find_map(|e| if let Event::SessionSaved { state, .. } = e { Some(state) } else { None });
+    assert_eq!(saved.map(|state| (state.tokens.len(), state.n_restorable())), Some((204, 204)));
+}
+
+#[test]
 fn a_full_folder_gives_up_what_was_used_longest_ago() {
     // Five blocks and their headers.
     let mut sim = small(9 << 10);
