@@ -15,6 +15,8 @@ const DEFAULTS: SamplingParams = SamplingParams {
     penalty_present: 0.0,
     penalty_last_n: 64,
     seed: 1,
+    ignore_eos: false,
+    min_tokens: 0,
 };
 // The penalty is as good as none, because it edits the rows in place and each row is drawn from many times.
 const SETTINGS: [(&str, SamplingParams); 5] = [

@@ -73,7 +73,7 @@ pub enum Error {
     EmptyPrompt,
     /// The prompt can never fit the context.
     #[error(
-        "the prompt has {n_prompt_tokens} tokens; a request of this engine has room for {n_ctx} (n_ctx), one of them for the answer"
+        "the prompt has {n_prompt_tokens} tokens; a request of this engine has room for {n_ctx} (n_ctx; with kv_unified=False its part of that), one of them for the answer"
     )]
     ContextFull {
         /// Unit: tokens.
@@ -90,6 +90,9 @@ pub enum Error {
     /// A session could not be saved or loaded.
     #[error("{0}")]
     Session(String),
+    /// There is no file to load a session from.
+    #[error("{0}")]
+    SessionNotFound(String),
     /// A forward pass or a draw failed, and so did the retry.
     #[error("inference failed: {0}")]
     Inference(String),
@@ -113,6 +116,7 @@ impl Error {
             Self::Prompt(_) => "invalid_prompt",
             Self::Template(_) => "invalid_template",
             Self::Session(_) => "session",
+            Self::SessionNotFound(_) => "session_not_found",
             Self::Inference(_) => "inference_failed",
         }
     }
@@ -131,7 +135,8 @@ impl Error {
             | Self::ContextFull { .. }
             | Self::Prompt(_)
             | Self::Template(_)
-            | Self::Session(_) => false,
+            | Self::Session(_)
+            | Self::SessionNotFound(_) => false,
         }
     }
 }

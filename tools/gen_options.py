@@ -34,14 +34,14 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from llama_batch._submits import Submits, given
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, Hashable, Iterable, Sequence
+    from collections.abc import AsyncIterable, Iterable, Sequence
     from os import PathLike
     from typing import Never
 
     from llama_batch.errors import LlamaBatchError
     from llama_batch.generation import Generation
     from llama_batch.mapping import Map
-    from llama_batch.types import BatchStrategy, Completion, Message, ModelSource, Prompt
+    from llama_batch.types import BatchStrategy, Completion, Key, Message, ModelSource, Prompt
 
 
 class EngineApi(Submits):
@@ -61,10 +61,10 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 from llama_batch.types import OptionSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from os import PathLike
 
-    from llama_batch.types import BatchStrategy
+    from llama_batch.types import BatchStrategy, Key
 
 __all__ = ["REQUEST_OPTIONS", "START_OPTIONS", "RequestOptions", "StartOptions"]
 '''

@@ -32,6 +32,7 @@ from llama_batch.errors import (  # noqa: E402
     QueueFullError,
     RequestTimeoutError,
     SessionError,
+    SessionNotFoundError,
 )
 from llama_batch.generation import Generation  # noqa: E402
 from llama_batch.mapping import Map  # noqa: E402
@@ -85,6 +86,7 @@ __all__ = [
     "RequestTimeoutError",
     "SavedSession",
     "SessionError",
+    "SessionNotFoundError",
     "Simulation",
     "SimulationEvent",
     "StartOptions",

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from llama_batch._submits import Submits, given
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, Hashable, Iterable, Sequence
+    from collections.abc import AsyncIterable, Iterable, Sequence
     from os import PathLike
     from typing import Never
 
     from llama_batch.errors import LlamaBatchError
     from llama_batch.generation import Generation
     from llama_batch.mapping import Map
-    from llama_batch.types import BatchStrategy, Completion, Message, ModelSource, Prompt
+    from llama_batch.types import BatchStrategy, Completion, Key, Message, ModelSource, Prompt
 
 
 class EngineApi(Submits):
@@ -110,8 +110,9 @@ class EngineApi(Submits):
                 by memory alone. Unit: requests.
             queue_full: What a full queue does to a caller: "raise" raises `QueueFullError` at once, "wait" waits for
                 room.
-            cache_prompt: Keep the tokens of finished requests and reuse them where a new prompt begins the same. The
-                default for requests that do not say.
+            cache_prompt: Keep the tokens of finished requests and reuse them where a new prompt begins the same. Where
+                two tokens are all but equally likely, what is reused can tip the balance, as the batch can. The default
+                for requests that do not say.
             kv_unified: One KV buffer shared by all requests (True), or an equal part for each (False). None means True.
             n_cache_seqs: Cached sequences kept beside the running ones; None chooses by the kind of memory that the
                 model has. Unit: sequences. From 0 to 255.
@@ -119,9 +120,14 @@ class EngineApi(Submits):
                 off. None means an eighth of the memory that is free at load, 8 GiB at most. Unit: MiB. From 0 to
                 16777216.
             prompt_cache_dir: Folder that keeps KV state beyond the end of the engine, below the RAM tier and by way of
-                it; made where it is missing, and used by one engine at a time. None is off.
-            prompt_cache_dir_mb: What the files in `prompt_cache_dir` may take; the least recently used go first. Unit:
-                MiB. From 1 to 16777216.
+                it; made where it is missing. What is kept is of use to the same model with the same `type_k`, `type_v`,
+                `flash_attn`, `swa_full`, `kv_unified` and RoPE options, and is written a little at a time, the rest
+                when the engine closes. It holds what was said, of all scopes, in the clear, in files for their owner
+                alone. None is off.
+            prompt_cache_dir_mb: What the files in `prompt_cache_dir` may take for each engine that is open; the least
+                recently used go first, and those that other models left where all together take more. A token takes as
+                much as in the KV cache: a small model's 20 KiB, one of 8 billion parameters' 128 KiB. Unit: MiB. From 1
+                to 16777216.
             batch_strategy: How a forward pass is shared out between requests: "decode_maximal", "prefill_priority",
                 "balanced", or a callable.
             temp: Default temperature of requests; 0 always takes the likeliest token. From 0 to 1000.
@@ -259,8 +265,13 @@ class EngineApi(Submits):
         stall_timeout: float | None = 30.0,
         priority: int = 0,
         cache_prompt: bool | None = None,
-        session: Hashable | None = None,
-        cache_scope: Hashable | None = None,
+        session: Key | None = None,
+        cache_scope: Key | None = None,
+        stop: str | Sequence[str] | None = None,
+        include_stop: bool = False,
+        stop_token_ids: Sequence[int] | None = None,
+        min_tokens: int = 0,
+        ignore_eos: bool = False,
         temp: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
@@ -271,6 +282,7 @@ class EngineApi(Submits):
         penalty_last_n: int | None = None,
         seed: int | None = None,
         n_predict: int | None = None,
+        include_stop_str_in_output: bool | None = None,
         temperature: float | None = None,
         repeat_penalty: float | None = None,
         repetition_penalty: float | None = None,
@@ -293,10 +305,16 @@ class EngineApi(Submits):
                 those run short. Equal ones go by arrival. From -1000000 to 1000000.
             cache_prompt: Reuse the tokens of earlier requests where the prompt begins the same, and keep this one's;
                 None means as the engine.
-            session: Names a conversation: its next request prefers the sequence that its last one left. Routes only;
-                send the history each time.
-            cache_scope: Trust boundary: only tokens of requests with an equal scope are reused. None is a pool of its
-                own.
+            session: Names a conversation (text, an integer, bytes, a UUID, or a tuple of them): its next request
+                prefers the sequence that its last one left. Routes only; send the history each time.
+            cache_scope: Trust boundary (as `session`): only tokens of requests with an equal scope are reused. None is
+                a pool of its own.
+            stop: Text, or several texts, that end the answer where they appear in it, also over token borders.
+            include_stop: Keep in the answer what `stop` or `stop_token_ids` ended it with.
+            stop_token_ids: Tokens that end the answer. From 0 to 2147483647.
+            min_tokens: Tokens until which nothing but `max_tokens` and the context ends the answer. Unit: tokens. From
+                0 to 2147483647.
+            ignore_eos: Go on where the model would end: tokens that end a generation are not drawn.
             temp: Temperature; 0 always takes the likeliest token. None means as the engine, as for all that follow.
                 From 0 to 1000.
             top_k: Number of likeliest tokens that are drawn from; 0 means all. Unit: tokens.
@@ -310,6 +328,7 @@ class EngineApi(Submits):
                 tokens. From -1 to 2147483647.
             seed: Seed of the request's draws; None draws one, which the completion reports.
             n_predict: another name for `max_tokens`.
+            include_stop_str_in_output: another name for `include_stop`.
             temperature: another name for `temp`.
             repeat_penalty: another name for `penalty_repeat`.
             repetition_penalty: another name for `penalty_repeat`.
@@ -337,6 +356,11 @@ class EngineApi(Submits):
             "cache_prompt": cache_prompt,
             "session": session,
             "cache_scope": cache_scope,
+            "stop": stop,
+            "include_stop": include_stop,
+            "stop_token_ids": stop_token_ids,
+            "min_tokens": min_tokens,
+            "ignore_eos": ignore_eos,
             "temp": temp,
             "top_k": top_k,
             "top_p": top_p,
@@ -349,6 +373,7 @@ class EngineApi(Submits):
         }
         aliases: dict[str, Any] = {
             "n_predict": n_predict,
+            "include_stop_str_in_output": include_stop_str_in_output,
             "temperature": temperature,
             "repeat_penalty": repeat_penalty,
             "repetition_penalty": repetition_penalty,
@@ -368,8 +393,13 @@ class EngineApi(Submits):
         stall_timeout: float | None = 30.0,
         priority: int = 0,
         cache_prompt: bool | None = None,
-        session: Hashable | None = None,
-        cache_scope: Hashable | None = None,
+        session: Key | None = None,
+        cache_scope: Key | None = None,
+        stop: str | Sequence[str] | None = None,
+        include_stop: bool = False,
+        stop_token_ids: Sequence[int] | None = None,
+        min_tokens: int = 0,
+        ignore_eos: bool = False,
         temp: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
@@ -380,6 +410,7 @@ class EngineApi(Submits):
         penalty_last_n: int | None = None,
         seed: int | None = None,
         n_predict: int | None = None,
+        include_stop_str_in_output: bool | None = None,
         temperature: float | None = None,
         repeat_penalty: float | None = None,
         repetition_penalty: float | None = None,
@@ -402,10 +433,16 @@ class EngineApi(Submits):
                 those run short. Equal ones go by arrival. From -1000000 to 1000000.
             cache_prompt: Reuse the tokens of earlier requests where the prompt begins the same, and keep this one's;
                 None means as the engine.
-            session: Names a conversation: its next request prefers the sequence that its last one left. Routes only;
-                send the history each time.
-            cache_scope: Trust boundary: only tokens of requests with an equal scope are reused. None is a pool of its
-                own.
+            session: Names a conversation (text, an integer, bytes, a UUID, or a tuple of them): its next request
+                prefers the sequence that its last one left. Routes only; send the history each time.
+            cache_scope: Trust boundary (as `session`): only tokens of requests with an equal scope are reused. None is
+                a pool of its own.
+            stop: Text, or several texts, that end the answer where they appear in it, also over token borders.
+            include_stop: Keep in the answer what `stop` or `stop_token_ids` ended it with.
+            stop_token_ids: Tokens that end the answer. From 0 to 2147483647.
+            min_tokens: Tokens until which nothing but `max_tokens` and the context ends the answer. Unit: tokens. From
+                0 to 2147483647.
+            ignore_eos: Go on where the model would end: tokens that end a generation are not drawn.
             temp: Temperature; 0 always takes the likeliest token. None means as the engine, as for all that follow.
                 From 0 to 1000.
             top_k: Number of likeliest tokens that are drawn from; 0 means all. Unit: tokens.
@@ -419,6 +456,7 @@ class EngineApi(Submits):
                 tokens. From -1 to 2147483647.
             seed: Seed of the request's draws; None draws one, which the completion reports.
             n_predict: another name for `max_tokens`.
+            include_stop_str_in_output: another name for `include_stop`.
             temperature: another name for `temp`.
             repeat_penalty: another name for `penalty_repeat`.
             repetition_penalty: another name for `penalty_repeat`.
@@ -447,6 +485,11 @@ class EngineApi(Submits):
             "cache_prompt": cache_prompt,
             "session": session,
             "cache_scope": cache_scope,
+            "stop": stop,
+            "include_stop": include_stop,
+            "stop_token_ids": stop_token_ids,
+            "min_tokens": min_tokens,
+            "ignore_eos": ignore_eos,
             "temp": temp,
             "top_k": top_k,
             "top_p": top_p,
@@ -459,6 +502,7 @@ class EngineApi(Submits):
         }
         aliases: dict[str, Any] = {
             "n_predict": n_predict,
+            "include_stop_str_in_output": include_stop_str_in_output,
             "temperature": temperature,
             "repeat_penalty": repeat_penalty,
             "repetition_penalty": repetition_penalty,
@@ -478,8 +522,13 @@ class EngineApi(Submits):
         stall_timeout: float | None = 30.0,
         priority: int = 0,
         cache_prompt: bool | None = None,
-        session: Hashable | None = None,
-        cache_scope: Hashable | None = None,
+        session: Key | None = None,
+        cache_scope: Key | None = None,
+        stop: str | Sequence[str] | None = None,
+        include_stop: bool = False,
+        stop_token_ids: Sequence[int] | None = None,
+        min_tokens: int = 0,
+        ignore_eos: bool = False,
         temp: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
@@ -490,6 +539,7 @@ class EngineApi(Submits):
         penalty_last_n: int | None = None,
         seed: int | None = None,
         n_predict: int | None = None,
+        include_stop_str_in_output: bool | None = None,
         temperature: float | None = None,
         repeat_penalty: float | None = None,
         repetition_penalty: float | None = None,
@@ -512,10 +562,16 @@ class EngineApi(Submits):
                 those run short. Equal ones go by arrival. From -1000000 to 1000000.
             cache_prompt: Reuse the tokens of earlier requests where the prompt begins the same, and keep this one's;
                 None means as the engine.
-            session: Names a conversation: its next request prefers the sequence that its last one left. Routes only;
-                send the history each time.
-            cache_scope: Trust boundary: only tokens of requests with an equal scope are reused. None is a pool of its
-                own.
+            session: Names a conversation (text, an integer, bytes, a UUID, or a tuple of them): its next request
+                prefers the sequence that its last one left. Routes only; send the history each time.
+            cache_scope: Trust boundary (as `session`): only tokens of requests with an equal scope are reused. None is
+                a pool of its own.
+            stop: Text, or several texts, that end the answer where they appear in it, also over token borders.
+            include_stop: Keep in the answer what `stop` or `stop_token_ids` ended it with.
+            stop_token_ids: Tokens that end the answer. From 0 to 2147483647.
+            min_tokens: Tokens until which nothing but `max_tokens` and the context ends the answer. Unit: tokens. From
+                0 to 2147483647.
+            ignore_eos: Go on where the model would end: tokens that end a generation are not drawn.
             temp: Temperature; 0 always takes the likeliest token. None means as the engine, as for all that follow.
                 From 0 to 1000.
             top_k: Number of likeliest tokens that are drawn from; 0 means all. Unit: tokens.
@@ -529,6 +585,7 @@ class EngineApi(Submits):
                 tokens. From -1 to 2147483647.
             seed: Seed of the request's draws; None draws one, which the completion reports.
             n_predict: another name for `max_tokens`.
+            include_stop_str_in_output: another name for `include_stop`.
             temperature: another name for `temp`.
             repeat_penalty: another name for `penalty_repeat`.
             repetition_penalty: another name for `penalty_repeat`.
@@ -556,6 +613,11 @@ class EngineApi(Submits):
             "cache_prompt": cache_prompt,
             "session": session,
             "cache_scope": cache_scope,
+            "stop": stop,
+            "include_stop": include_stop,
+            "stop_token_ids": stop_token_ids,
+            "min_tokens": min_tokens,
+            "ignore_eos": ignore_eos,
             "temp": temp,
             "top_k": top_k,
             "top_p": top_p,
@@ -568,6 +630,7 @@ class EngineApi(Submits):
         }
         aliases: dict[str, Any] = {
             "n_predict": n_predict,
+            "include_stop_str_in_output": include_stop_str_in_output,
             "temperature": temperature,
             "repeat_penalty": repeat_penalty,
             "repetition_penalty": repetition_penalty,
@@ -592,8 +655,13 @@ class EngineApi(Submits):
         stall_timeout: float | None = 30.0,
         priority: int = 0,
         cache_prompt: bool | None = None,
-        session: Hashable | None = None,
-        cache_scope: Hashable | None = None,
+        session: Key | None = None,
+        cache_scope: Key | None = None,
+        stop: str | Sequence[str] | None = None,
+        include_stop: bool = False,
+        stop_token_ids: Sequence[int] | None = None,
+        min_tokens: int = 0,
+        ignore_eos: bool = False,
         temp: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
@@ -604,6 +672,7 @@ class EngineApi(Submits):
         penalty_last_n: int | None = None,
         seed: int | None = None,
         n_predict: int | None = None,
+        include_stop_str_in_output: bool | None = None,
         temperature: float | None = None,
         repeat_penalty: float | None = None,
         repetition_penalty: float | None = None,
@@ -628,8 +697,13 @@ class EngineApi(Submits):
         stall_timeout: float | None = 30.0,
         priority: int = 0,
         cache_prompt: bool | None = None,
-        session: Hashable | None = None,
-        cache_scope: Hashable | None = None,
+        session: Key | None = None,
+        cache_scope: Key | None = None,
+        stop: str | Sequence[str] | None = None,
+        include_stop: bool = False,
+        stop_token_ids: Sequence[int] | None = None,
+        min_tokens: int = 0,
+        ignore_eos: bool = False,
         temp: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
@@ -640,6 +714,7 @@ class EngineApi(Submits):
         penalty_last_n: int | None = None,
         seed: int | None = None,
         n_predict: int | None = None,
+        include_stop_str_in_output: bool | None = None,
         temperature: float | None = None,
         repeat_penalty: float | None = None,
         repetition_penalty: float | None = None,
@@ -663,8 +738,13 @@ class EngineApi(Submits):
         stall_timeout: float | None = 30.0,
         priority: int = 0,
         cache_prompt: bool | None = None,
-        session: Hashable | None = None,
-        cache_scope: Hashable | None = None,
+        session: Key | None = None,
+        cache_scope: Key | None = None,
+        stop: str | Sequence[str] | None = None,
+        include_stop: bool = False,
+        stop_token_ids: Sequence[int] | None = None,
+        min_tokens: int = 0,
+        ignore_eos: bool = False,
         temp: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
@@ -675,6 +755,7 @@ class EngineApi(Submits):
         penalty_last_n: int | None = None,
         seed: int | None = None,
         n_predict: int | None = None,
+        include_stop_str_in_output: bool | None = None,
         temperature: float | None = None,
         repeat_penalty: float | None = None,
         repetition_penalty: float | None = None,
@@ -701,10 +782,16 @@ class EngineApi(Submits):
                 those run short. Equal ones go by arrival. From -1000000 to 1000000.
             cache_prompt: Reuse the tokens of earlier requests where the prompt begins the same, and keep this one's;
                 None means as the engine.
-            session: Names a conversation: its next request prefers the sequence that its last one left. Routes only;
-                send the history each time.
-            cache_scope: Trust boundary: only tokens of requests with an equal scope are reused. None is a pool of its
-                own.
+            session: Names a conversation (text, an integer, bytes, a UUID, or a tuple of them): its next request
+                prefers the sequence that its last one left. Routes only; send the history each time.
+            cache_scope: Trust boundary (as `session`): only tokens of requests with an equal scope are reused. None is
+                a pool of its own.
+            stop: Text, or several texts, that end the answer where they appear in it, also over token borders.
+            include_stop: Keep in the answer what `stop` or `stop_token_ids` ended it with.
+            stop_token_ids: Tokens that end the answer. From 0 to 2147483647.
+            min_tokens: Tokens until which nothing but `max_tokens` and the context ends the answer. Unit: tokens. From
+                0 to 2147483647.
+            ignore_eos: Go on where the model would end: tokens that end a generation are not drawn.
             temp: Temperature; 0 always takes the likeliest token. None means as the engine, as for all that follow.
                 From 0 to 1000.
             top_k: Number of likeliest tokens that are drawn from; 0 means all. Unit: tokens.
@@ -718,6 +805,7 @@ class EngineApi(Submits):
                 tokens. From -1 to 2147483647.
             seed: Seed of the request's draws; None draws one, which the completion reports.
             n_predict: another name for `max_tokens`.
+            include_stop_str_in_output: another name for `include_stop`.
             temperature: another name for `temp`.
             repeat_penalty: another name for `penalty_repeat`.
             repetition_penalty: another name for `penalty_repeat`.
@@ -746,6 +834,11 @@ class EngineApi(Submits):
             "cache_prompt": cache_prompt,
             "session": session,
             "cache_scope": cache_scope,
+            "stop": stop,
+            "include_stop": include_stop,
+            "stop_token_ids": stop_token_ids,
+            "min_tokens": min_tokens,
+            "ignore_eos": ignore_eos,
             "temp": temp,
             "top_k": top_k,
             "top_p": top_p,
@@ -758,6 +851,7 @@ class EngineApi(Submits):
         }
         aliases: dict[str, Any] = {
             "n_predict": n_predict,
+            "include_stop_str_in_output": include_stop_str_in_output,
             "temperature": temperature,
             "repeat_penalty": repeat_penalty,
             "repetition_penalty": repetition_penalty,

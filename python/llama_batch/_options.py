@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 from llama_batch.types import OptionSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from os import PathLike
 
-    from llama_batch.types import BatchStrategy
+    from llama_batch.types import BatchStrategy, Key
 
 __all__ = ["REQUEST_OPTIONS", "START_OPTIONS", "RequestOptions", "StartOptions"]
 
@@ -83,8 +83,13 @@ class RequestOptions(TypedDict, total=False):
     stall_timeout: float | None
     priority: int
     cache_prompt: bool | None
-    session: Hashable | None
-    cache_scope: Hashable | None
+    session: Key | None
+    cache_scope: Key | None
+    stop: str | Sequence[str] | None
+    include_stop: bool
+    stop_token_ids: Sequence[int] | None
+    min_tokens: int
+    ignore_eos: bool
     temp: float | None
     top_k: int | None
     top_p: float | None
@@ -175,8 +180,9 @@ START_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
             type="bool",
             default=True,
             doc=(
-                "Keep the tokens of finished requests and reuse them where a new prompt begins the same. The "
-                "default for requests that do not say."
+                "Keep the tokens of finished requests and reuse them where a new prompt begins the same. Where "
+                "two tokens are all but equally likely, what is reused can tip the balance, as the batch can. "
+                "The default for requests that do not say."
             ),
         ),
         "kv_unified": OptionSpec(
@@ -215,7 +221,10 @@ START_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
             default=None,
             doc=(
                 "Folder that keeps KV state beyond the end of the engine, below the RAM tier and by way of it; "
-                "made where it is missing, and used by one engine at a time. None is off."
+                "made where it is missing. What is kept is of use to the same model with the same `type_k`, "
+                "`type_v`, `flash_attn`, `swa_full`, `kv_unified` and RoPE options, and is written a little at a"
+                " time, the rest when the engine closes. It holds what was said, of all scopes, in the clear, in"
+                " files for their owner alone. None is off."
             ),
             optional=True,
         ),
@@ -223,7 +232,11 @@ START_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
             name="prompt_cache_dir_mb",
             type="int",
             default=4096,
-            doc="What the files in `prompt_cache_dir` may take; the least recently used go first.",
+            doc=(
+                "What the files in `prompt_cache_dir` may take for each engine that is open; the least recently "
+                "used go first, and those that other models left where all together take more. A token takes as "
+                "much as in the KV cache: a small model's 20 KiB, one of 8 billion parameters' 128 KiB."
+            ),
             minimum=1.0,
             maximum=16777216.0,
             unit="MiB",
@@ -583,20 +596,61 @@ REQUEST_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
         ),
         "session": OptionSpec(
             name="session",
-            type="Hashable | None",
+            type="Key | None",
             default=None,
             doc=(
-                "Names a conversation: its next request prefers the sequence that its last one left. Routes "
-                "only; send the history each time."
+                "Names a conversation (text, an integer, bytes, a UUID, or a tuple of them): its next request "
+                "prefers the sequence that its last one left. Routes only; send the history each time."
             ),
             optional=True,
         ),
         "cache_scope": OptionSpec(
             name="cache_scope",
-            type="Hashable | None",
+            type="Key | None",
             default=None,
-            doc="Trust boundary: only tokens of requests with an equal scope are reused. None is a pool of its own.",
+            doc=(
+                "Trust boundary (as `session`): only tokens of requests with an equal scope are reused. None is "
+                "a pool of its own."
+            ),
             optional=True,
+        ),
+        "stop": OptionSpec(
+            name="stop",
+            type="str | Sequence[str] | None",
+            default=None,
+            doc="Text, or several texts, that end the answer where they appear in it, also over token borders.",
+            optional=True,
+        ),
+        "include_stop": OptionSpec(
+            name="include_stop",
+            type="bool",
+            default=False,
+            doc="Keep in the answer what `stop` or `stop_token_ids` ended it with.",
+            aliases=("include_stop_str_in_output",),
+        ),
+        "stop_token_ids": OptionSpec(
+            name="stop_token_ids",
+            type="Sequence[int] | None",
+            default=None,
+            doc="Tokens that end the answer.",
+            optional=True,
+            minimum=0.0,
+            maximum=2147483647.0,
+        ),
+        "min_tokens": OptionSpec(
+            name="min_tokens",
+            type="int",
+            default=0,
+            doc="Tokens until which nothing but `max_tokens` and the context ends the answer.",
+            minimum=0.0,
+            maximum=2147483647.0,
+            unit="tokens",
+        ),
+        "ignore_eos": OptionSpec(
+            name="ignore_eos",
+            type="bool",
+            default=False,
+            doc="Go on where the model would end: tokens that end a generation are not drawn.",
         ),
         "temp": OptionSpec(
             name="temp",

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from llama_batch.errors import OptionError
 from llama_batch.types import SavedSession
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Hashable
-
     from llama_batch import _core
+    from llama_batch.types import Key
 
 
 class SessionsApi:
@@ -20,7 +20,7 @@ class SessionsApi:
     native: _core.Engine
 
     def save_session(
-        self, session: Hashable, path: str | os.PathLike[str], *, cache_scope: Hashable | None = None
+        self, session: Key, path: str | os.PathLike[str], *, cache_scope: Key | None = None
     ) -> SavedSession:
         """Save the tokens and the KV state of a session's last finished request, to go on with it another time.
 
@@ -36,7 +36,9 @@ class SessionsApi:
             What was saved.
 
         Raises:
-            SessionError: the session has no finished request, or the file cannot be written.
+            SessionError: the session has no finished request (one with `cache_prompt=False` leaves nothing), or the
+                file cannot be written.
+            OptionError: the session, the scope or the path cannot be one.
             EngineNotReadyError: the model is still loading.
             EngineClosedError: the engine is closed.
 
@@ -44,15 +46,16 @@ class SessionsApi:
             >>> engine.generate("Once upon a time", session="tale").result()
             >>> engine.save_session("tale", "tale.session")
         """
-        n_tokens, n_restorable = self.native.save_session(session, path, cache_scope)
-        return SavedSession(session, Path(path), n_tokens, n_restorable)
+        file = _file(path)
+        n_tokens, n_restorable = self.native.save_session(session, file, cache_scope)
+        return SavedSession(session, file, n_tokens, n_restorable)
 
     def load_session(
         self,
         path: str | os.PathLike[str],
         *,
-        session: Hashable | None = None,
-        cache_scope: Hashable | None = None,
+        session: Key | None = None,
+        cache_scope: Key | None = None,
     ) -> SavedSession:
         """Load what `save_session` wrote, so that the session's next request goes on from there.
 
@@ -65,10 +68,14 @@ class SessionsApi:
             cache_scope: the scope that it was saved in.
 
         Returns:
-            What was loaded.
+            What was loaded. A few tokens are not worth a state (8; 32 where the model's memory has no blocks), and RAM
+            may have no room for all: what has none is computed again.
 
         Raises:
-            SessionError: the file is damaged, or is one of another model, kind of context or scope.
+            SessionNotFoundError: there is no such file; a `FileNotFoundError` too.
+            SessionError: the file is damaged, or is one of another model, scope, or kind of context: `type_k`,
+                `type_v`, `flash_attn`, `swa_full`, `kv_unified` and the RoPE options have to be the same.
+            OptionError: the session, the scope or the path cannot be one.
             EngineNotReadyError: the model is still loading.
             EngineClosedError: the engine is closed.
 
@@ -76,5 +83,18 @@ class SessionsApi:
             >>> engine.load_session("tale.session").n_restorable
             47
         """
-        name, n_tokens, n_restorable = self.native.load_session(path, session, cache_scope)
-        return SavedSession(name, Path(path), n_tokens, n_restorable)
+        file = _file(path)
+        name, n_tokens, n_restorable = self.native.load_session(file, session, cache_scope)
+        return SavedSession(name, file, n_tokens, n_restorable)
+
+
+def _file(path: object) -> Path:
+    """The file that a caller means.
+
+    Raises:
+        OptionError: it is no path.
+    """
+    name = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(name, str) or not name:
+        raise OptionError(f"path must be the name of a file, not {path!r}")
+    return Path(name).expanduser()

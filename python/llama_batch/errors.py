@@ -228,6 +228,12 @@ class SessionError(LlamaBatchError):
     code = "session"
 
 
+class SessionNotFoundError(SessionError, FileNotFoundError):
+    """There is no file to load a session from."""
+
+    code = "session_not_found"
+
+
 class InferenceError(LlamaBatchError):
     """A forward pass or a draw failed, and so did the retry."""
 

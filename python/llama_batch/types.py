@@ -11,7 +11,10 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path  # noqa: TC003 - for those who read the annotations
-from typing import Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+
+if TYPE_CHECKING:
+    from uuid import UUID
 
 __all__ = [
     "BatchStrategy",
@@ -19,6 +22,7 @@ __all__ = [
     "Completion",
     "EngineState",
     "FinishReason",
+    "Key",
     "Message",
     "ModelSource",
     "OptionSpec",
@@ -34,7 +38,10 @@ __all__ = [
 EngineState: TypeAlias = Literal["loading", "ready", "failed", "closed"]
 """The states of an engine."""
 
-FinishReason: TypeAlias = Literal["eog", "max_tokens", "context_full", "cancelled", "timeout"]
+Key: TypeAlias = "str | int | bytes | UUID | tuple[Key, ...]"
+"""What can name a session or a scope; equal ones are the same."""
+
+FinishReason: TypeAlias = Literal["eog", "stop", "max_tokens", "context_full", "cancelled", "timeout"]
 """Why a request ended. `timeout` stands only in the partial completion of a `RequestTimeoutError`."""
 
 Prompt: TypeAlias = str | Sequence[int]
@@ -117,7 +124,7 @@ class Timings:
     """When things happened to a request, from its submission on. Unit: milliseconds.
 
     Attributes:
-        queue_ms: waiting for a slot.
+        queue_ms: waiting for a slot, and for the model where that was still loading.
         ttft_ms: to the first token, the queue included; to the end, if none came.
         total_ms: to the end.
         prefill_ms: reading the prompt, from the slot to the first token.
@@ -138,10 +145,11 @@ class Completion:
     Attributes:
         request_id: the number of the request.
         text: the answer.
-        token_ids: its tokens, the end-of-generation token excepted.
-        finish_reason: why it ended: `eog` (the model was done), `max_tokens`, `context_full` (the request alone filled
-            its context) or `cancelled`. The text until then is kept in every case.
-        stop_reason: what stopped it, where `finish_reason` leaves a choice.
+        token_ids: its tokens; without the token that ended it, with those of the stop string that did.
+        finish_reason: why it ended: `eog` (the model was done), `stop` (a stop string or token), `max_tokens`,
+            `context_full` (the request alone filled its context) or `cancelled`. The text until then is kept in every
+            case.
+        stop_reason: the stop string or the token that ended it, where `finish_reason` is `stop`.
         usage: what it used.
         timings: when things happened.
         seed: the seed of its draws; the same seed gives the same draws.
@@ -153,7 +161,7 @@ class Completion:
     text: str
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
-    stop_reason: str | None
+    stop_reason: str | int | None
     usage: Usage
     timings: Timings
     seed: int
@@ -251,7 +259,7 @@ class SavedSession:
         n_restorable: those of them whose KV state is there too; the rest is computed again.
     """
 
-    session: Hashable
+    session: Key
     path: Path
     n_tokens: int
     n_restorable: int

@@ -24,11 +24,8 @@ impl Scheduler {
         }
         while let Some(slot) = self.free_slot() {
             let Some(id) = self.next_in_line() else { return };
-            if self.load_from_disk(now, id) {
-                return;
-            }
             let prefix = self.prefix_for(id);
-            if !self.fits(id, prefix) {
+            if !self.fits(id, prefix) || self.load_from_disk(now, id, prefix.len()) {
                 return;
             }
             self.start(now, id, slot, prefix);
@@ -74,6 +71,7 @@ impl Scheduler {
                 request: id,
                 sampling: live.request.sampling.clone(),
                 prompt: live.request.prompt.clone(),
+                stop_tokens: live.request.stop.tokens.clone(),
             });
         }
         match live.place {

@@ -1,6 +1,6 @@
 //! What came of the work: tokens drawn, prefixes refused, passes that failed.
 
-use super::event::{Event, FinishReason, PrefixSource, PressureReason};
+use super::event::{Event, FinishReason, PrefixSource, PressureReason, StopCause};
 use super::ids::{RequestId, SeqId};
 use super::running::Place;
 use super::scheduler::{Pressure, Scheduler};
@@ -20,7 +20,7 @@ impl Scheduler {
         for (op, result) in ops.into_iter().zip(results) {
             match op {
                 Op::Open { request, .. } => self.apply_open(now, request, result),
-                Op::Close(_) | Op::Forget(_) | Op::Discard(_) => {}
+                Op::Close(_) | Op::Forget(_) | Op::Discard(_) | Op::Touch(_) => {}
                 Op::Compact { .. } => self.residency.compacted(result == OpResult::Done),
                 Op::Copy { from, to, len } => {
                     if result == OpResult::Done && self.sequences.cells.len(from) >= len {
@@ -32,6 +32,7 @@ impl Scheduler {
                 Op::Trim { seq, len } => match result {
                     OpResult::Done => self.sequences.cells.trim(seq, len),
                     OpResult::Refused(_)
+                    | OpResult::Lost(_)
                     | OpResult::Saved { .. }
                     | OpResult::Restored { .. }
                     | OpResult::Exported(_) => {
@@ -209,15 +210,29 @@ impl Scheduler {
         let Some(live) = self.live.get_mut(&id) else { return };
         live.first_token_at.get_or_insert(now);
         live.last_token_at = Some(now);
-        if drawn.is_eog {
+        let is_stop_token = live.request.stop.tokens.contains(&drawn.token);
+        if is_stop_token {
+            live.stopped_by = Some(StopCause::Token(drawn.token));
+        }
+        if is_stop_token && !live.request.stop.include {
+            return self.end(now, id, Ok(FinishReason::Stop));
+        }
+        if drawn.is_eog && !is_stop_token {
             return self.end(now, id, Ok(FinishReason::Eog));
         }
         live.tokens.push(drawn.token);
         self.totals.n_generated_tokens += 1;
-        if let Some((text, tokens)) = live.text.push(drawn.token, &drawn.piece) {
+        let may_stop = live.n_generated() > live.request.stop.min_tokens;
+        let (piece, stopped) = live.output.push(&live.request.stop, may_stop, drawn.token, &drawn.piece);
+        if let Some((text, tokens)) = piece {
             self.events.push_back(Event::Chunk { request: id, text, tokens });
         }
-        if live.n_generated() >= live.request.max_tokens {
+        if let Some(which) = stopped {
+            live.stopped_by = Some(StopCause::Text(live.request.stop.strings[which].clone()));
+        }
+        if live.stopped_by.is_some() {
+            self.end(now, id, Ok(FinishReason::Stop));
+        } else if live.n_generated() >= live.request.max_tokens {
             self.end(now, id, Ok(FinishReason::MaxTokens));
         } else if live.n_tokens() > n_ctx_seq {
             self.end(now, id, Ok(FinishReason::ContextFull));

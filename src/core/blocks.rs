@@ -186,11 +186,6 @@ impl Blocks {
         self.by_id.get(&id)
     }
 
-    /// Whether a quarter of the budget is left, or less.
-    pub(super) fn is_tight(&self) -> bool {
-        self.n_bytes > self.budget / 4 * 3
-    }
-
     /// Note that blocks were used.
     pub(super) fn touch(&mut self, path: &[BlobId], now: Time) {
         for id in path {
@@ -305,7 +300,8 @@ impl Blocks {
         let mut gone = vec![id];
         let mut at = 0;
         while let Some(parent) = gone.get(at).copied() {
-            gone.extend(self.by_id.iter().filter(|(_, block)| block.parent == Some(parent)).map(|(id, _)| *id));
+            let behind = self.behind.get(&self.by_id[&parent].hash).into_iter().flatten().copied();
+            gone.extend(behind.filter(|id| self.by_id[id].parent == Some(parent)));
             at += 1;
         }
         for id in gone.iter().rev() {

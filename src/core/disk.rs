@@ -1,8 +1,8 @@
 //! The disk tier: blocks of the RAM tier that a folder keeps too, where they outlive the engine.
 //!
-//! It stands below RAM and touches nothing else. Blocks are stored ahead of need while nobody is there, and otherwise
-//! before they leave RAM; they are loaded into RAM before a request that begins with them gets its slot. Beside running
-//! streams both are done in slices, one before each pass.
+//! It stands below RAM and touches nothing else. Blocks are stored ahead of need, a little before each pass and more while
+//! nobody is there, and at the latest before they leave RAM; they are loaded into RAM before a request that begins with
+//! them gets its slot, beside running streams in slices, one before each pass.
 
 use super::blocks::{Blocks, Place, Room};
 use super::event::{Tier, TierOp};
@@ -13,16 +13,18 @@ use super::time::Time;
 use super::work::{Op, OpResult};
 use crate::options::Key;
 use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// What is read before a pass, while somebody waits for a token. Unit: bytes.
-const LOAD_BUSY_BYTES: u64 = 8 << 20;
-/// What is written ahead of need in one turn, while nobody is there, and while somebody is. At least one block.
-const AHEAD_IDLE_BYTES: u64 = 16 << 20;
-const AHEAD_BUSY_BYTES: u64 = 1;
-/// Tokens that are worth loading.
-const MIN_LOAD: u32 = 32;
+/// What is read before a pass, at least one block: while somebody waits for a token, while somebody's prompt is read, and
+/// in one step while nobody runs. Unit: bytes.
+const LOAD_DECODING: u64 = 8 << 20;
+const LOAD_STEP: u64 = 256 << 20;
+/// What is written ahead of need, at least one block: in one step while nobody is there, and before a pass. Unit: bytes.
+const AHEAD_IDLE: u64 = 16 << 20;
+const AHEAD_BUSY: u64 = 1;
+/// What is moved as a whole beside streams at most, where there are no blocks. Unit: bytes.
+const WHOLE_BUSY: u64 = 64 << 20;
 /// What a file takes beside its state, at most, apart from its tokens and its scope. Unit: bytes.
 const HEADER_BYTES: u64 = 512;
 
@@ -39,8 +41,8 @@ pub struct DiskEntry {
     pub tokens: Arc<[Token]>,
     /// What its file takes. Unit: bytes.
     pub n_bytes: u64,
-    /// Its place in the order of use; the least recent is 0.
-    pub rank: u64,
+    /// Its place in the order of use: the least recent has 0, and no two have the same.
+    pub rank: u32,
 }
 
 /// The blocks on disk, and those of RAM that are to follow.
@@ -49,6 +51,12 @@ pub(super) struct Disk {
     pub(super) blocks: Blocks,
     /// Blocks that came into RAM, and may not be on disk yet: oldest first.
     unstored: VecDeque<BlobId>,
+    /// The block whose turn it was last, and how many of those that it stands on were on disk by then.
+    stuck: Option<(BlobId, usize)>,
+    /// Blocks that were used since the folder was told.
+    used: BTreeSet<BlobId>,
+    /// Whether the engine is about to end: what is left is stored now or never.
+    is_leaving: bool,
     /// What was read and written since the last pass. Unit: bytes.
     n_loaded: u64,
     n_stored: u64,
@@ -56,7 +64,9 @@ pub(super) struct Disk {
 
 impl Disk {
     pub(super) fn new(block: u32, budget: u64) -> Self {
-        Self { blocks: Blocks::new(block, budget), unstored: VecDeque::new(), n_loaded: 0, n_stored: 0 }
+        let (unstored, used) = (VecDeque::new(), BTreeSet::new());
+        let blocks = Blocks::new(block, budget);
+        Self { blocks, unstored, stuck: None, used, is_leaving: false, n_loaded: 0, n_stored: 0 }
     }
 
     pub(super) fn is_on(&self) -> bool {
@@ -70,16 +80,22 @@ impl Disk {
         }
     }
 
-    /// What is reused in RAM is not what goes first from the disk.
+    /// What is reused, from wherever, is not what goes first from the disk.
     pub(super) fn note_use(&mut self, scope: Option<&Key>, tokens: &[Token], now: Time) {
         if !self.is_on() {
             return;
         }
-        let path = self.blocks.path(scope, tokens);
+        let mut path = self.blocks.path(scope, tokens);
         let rest = &tokens[path.len() * self.blocks.block() as usize..];
-        let last = self.blocks.child(path.last().copied(), scope, rest);
+        // Of the last block, or of a whole sequence, perhaps only a part.
+        let last = match self.blocks.block() {
+            0 => self.blocks.matches(scope, tokens).find(|(.., len)| *len as usize == tokens.len()).map(|(id, ..)| id),
+            _ => self.blocks.part(scope, &path, rest).map(|(id, _)| id),
+        };
+        path.extend(last);
         self.blocks.touch(&path, now);
-        self.blocks.touch(last.as_slice(), now);
+        // Those before it go after it.
+        self.used.extend(path.last());
     }
 
     pub(super) fn pass_done(&mut self) {
@@ -90,6 +106,9 @@ impl Disk {
 impl Scheduler {
     /// Take in what a folder holds, before the first request. What is laid out otherwise than here is discarded.
     pub fn adopt_disk(&mut self, mut entries: Vec<DiskEntry>) {
+        if !self.disk.is_on() {
+            return;
+        }
         // Who stands on another has a higher number.
         entries.sort_by_key(|entry| entry.id);
         for DiskEntry { id, parent, scope, tokens, n_bytes, rank } in entries {
@@ -102,37 +121,62 @@ impl Scheduler {
             };
             let room = Room { n_bytes, drop_until: None };
             if fits && len > 0 && blocks.place(parent, scope.as_ref(), &tokens, room) == Place::Free {
-                blocks.add_as(id, parent, scope.as_ref(), &tokens, Time(rank), n_bytes);
+                blocks.add_as(id, parent, scope.as_ref(), &tokens, Time(u64::from(rank)), n_bytes);
             } else {
                 self.ops.push(Op::Discard(id));
             }
         }
     }
 
-    /// Before a request gets its slot, take into RAM what only the disk has of its beginning. True if it waits for that.
-    pub(super) fn load_from_disk(&mut self, now: Time, id: RequestId) -> bool {
-        let request = &self.live[&id];
-        if !self.disk.is_on() || !request.request.cache_prompt {
+    /// Whether there is a folder.
+    pub fn has_disk(&self) -> bool {
+        self.disk.is_on()
+    }
+
+    /// The engine is about to end: store all that is cached, also what had no place in RAM before.
+    pub fn leave(&mut self) {
+        if self.disk.is_on() && !self.disk.is_leaving {
+            self.disk.is_leaving = true;
+            for cached in self.sequences.all_cached_mut() {
+                cached.n_saved = 0;
+            }
+        }
+    }
+
+    /// How old what is in RAM must be to go for a sequence that is saved ahead: with a folder below nothing is lost.
+    pub(super) fn may_go_for(&self, last_used: Time) -> Option<Time> {
+        if self.disk.is_leaving { Some(Time::NEVER) } else { Some(last_used).filter(|_| self.disk.is_on()) }
+    }
+
+    /// Before a request gets its slot, take into RAM what only the disk has of its beginning, where that is more than it
+    /// would begin with. True if it waits for that.
+    pub(super) fn load_from_disk(&mut self, now: Time, id: RequestId, n_there: u32) -> bool {
+        let asking = &self.live[&id];
+        if !self.disk.is_on() || !asking.request.cache_prompt {
             return false;
         }
-        let scope = request.request.scope.clone();
-        let tokens: Arc<[Token]> = request.tokens[..request.tokens.len().saturating_sub(1)].into();
-        let (_, n_on_disk) = self.best_of(&self.disk.blocks, scope.as_ref(), &tokens);
-        let n_in_ram = self.n_in_ram(scope.as_ref(), &tokens);
-        let is_worth = n_on_disk >= n_in_ram.max(self.prefix_for(id).len()) + MIN_LOAD;
+        let (scope, tokens) = (asking.request.scope.as_ref(), &asking.tokens[..asking.tokens.len().saturating_sub(1)]);
+        let (line, n_on_disk) = self.best_of(&self.disk.blocks, scope, tokens);
+        let n_in_ram = self.n_in_ram(scope, tokens);
         // Each load brings more into RAM, or it was the last one.
-        if !is_worth || request.loaded_at.is_some_and(|before| n_in_ram <= before) {
+        let was_last = asking.loaded_at.is_some_and(|before| n_in_ram <= before);
+        if !self.is_worth(n_on_disk, n_there.max(n_in_ram)) || was_last {
             return false;
         }
-        let left = if self.is_decoding() { LOAD_BUSY_BYTES.saturating_sub(self.disk.n_loaded) } else { u64::MAX };
+        if self.limits.block == 0 && self.is_decoding() && self.disk.blocks.bytes_of(&line) > WHOLE_BUSY {
+            return false;
+        }
+        let most = if self.is_decoding() { LOAD_DECODING } else { LOAD_STEP };
+        let left = if self.running_ids().next().is_some() { most.saturating_sub(self.disk.n_loaded) } else { most };
         if left == 0 {
             return true;
         }
+        let (scope, tokens) = (scope.cloned(), tokens.to_vec());
         let n_loaded = self.load_missing(now, scope.as_ref(), &tokens, left);
-        if let Some(live) = self.live.get_mut(&id)
+        if let Some(asking) = self.live.get_mut(&id)
             && n_loaded > 0
         {
-            live.loaded_at = Some(n_in_ram);
+            asking.loaded_at = Some(n_in_ram);
         }
         n_loaded > 0
     }
@@ -177,61 +221,76 @@ impl Scheduler {
         n_loaded
     }
 
-    /// While nobody is there, and while RAM runs short, store a little of what is not on disk yet: what leaves RAM then
-    /// takes no time, and what an engine leaves behind is there for the next one.
+    /// Store a little of what is not on disk yet: what leaves RAM then takes no time, and what an engine leaves behind is
+    /// there for the next one.
     pub(super) fn store_ahead(&mut self) {
-        let is_turn = self.live.is_empty() || (self.ram.is_tight() && self.disk.n_stored == 0);
-        if !is_turn || !self.disk.is_on() {
+        let is_idle = self.live.is_empty();
+        if !self.disk.is_on() || !(is_idle || self.disk.n_stored == 0) {
             return;
         }
-        let most = if self.live.is_empty() { AHEAD_IDLE_BYTES } else { AHEAD_BUSY_BYTES };
+        if is_idle && !self.disk.used.is_empty() {
+            let used = std::mem::take(&mut self.disk.used).into_iter();
+            let mut used: Vec<_> = used.filter_map(|id| Some((self.disk.blocks.get(id)?.last_used, id))).collect();
+            used.sort_unstable();
+            self.ops.push(Op::Touch(used.into_iter().map(|(_, id)| id).collect()));
+        }
+        let most = if is_idle { AHEAD_IDLE } else { AHEAD_BUSY };
         let mut n_bytes = 0;
         while n_bytes < most
             && let Some(blob) = self.disk.unstored.pop_front()
         {
-            let (n_stored, is_all) = self.store(blob, most - n_bytes);
+            let (n_stored, n_there, is_all) = self.store(blob, most - n_bytes);
             n_bytes += n_stored;
-            if !is_all {
+            // What could not be stored last time is not tried for ever.
+            let advances = self.disk.stuck.is_none_or(|(other, before)| other != blob || n_there > before);
+            if !is_all && advances {
+                self.disk.stuck = Some((blob, n_there));
                 self.disk.unstored.push_front(blob);
             }
         }
     }
 
-    /// Store a block that leaves RAM. Beside streams what is too much at once is given up.
+    /// Store a block that leaves RAM. Beside others what is too much at once is given up.
     pub(super) fn store_late(&mut self, blob: BlobId) {
-        let left = if self.is_decoding() { LATE_BUSY_BYTES.saturating_sub(self.disk.n_stored) } else { u64::MAX };
+        let most = if self.is_decoding() { LATE_BUSY_BYTES } else { LOAD_STEP };
+        let is_alone = self.running_ids().next().is_none();
+        let left = if is_alone { u64::MAX } else { most.saturating_sub(self.disk.n_stored) };
         if self.disk.is_on() && left > 0 {
             self.store(blob, left);
         }
     }
 
-    /// Store a block of RAM, behind those that it stands on: so many bytes, and at least one block. How many bytes, and
-    /// whether all that can be is on disk then.
-    fn store(&mut self, blob: BlobId, most_bytes: u64) -> (u64, bool) {
-        let (mut n_bytes, mut from, mut parent) = (0, 0, None);
+    /// Store a block of RAM, behind those that it stands on: so many bytes, and at least one block. How many bytes, how
+    /// many of them were there, and whether all that can be is on disk then.
+    fn store(&mut self, blob: BlobId, most_bytes: u64) -> (u64, usize, bool) {
+        let (mut n_bytes, mut n_there, mut from, mut parent) = (0, 0, 0, None);
+        let is_whole = self.limits.block == 0 && self.is_decoding();
         for blob in self.ram.line(blob) {
             let Some(block) = self.ram.get(blob) else { break };
             let (scope, tokens, used) = (block.scope.clone(), Arc::clone(&block.tokens), block.last_used);
             let n_state = block.n_bytes;
             if let Some(there) = self.disk.blocks.child(parent, scope.as_ref(), &tokens) {
                 self.disk.blocks.touch(&[there], used);
-                (parent, from) = (Some(there), from + tokens.len() as u32);
+                (parent, from, n_there) = (Some(there), from + tokens.len() as u32, n_there + 1);
                 continue;
             }
             if n_bytes >= most_bytes {
-                return (n_bytes, false);
+                return (n_bytes, n_there, false);
+            }
+            if is_whole && n_state > WHOLE_BUSY {
+                return (n_bytes, n_there, true);
             }
             let beside =
                 HEADER_BYTES + 4 * tokens.len() as u64 + scope.as_ref().map_or(0, |scope| scope.0.len() as u64);
             let room = Room { n_bytes: n_state + beside, drop_until: Some(used) };
             let Some(entry) = self.take_in_on_disk(parent, scope.as_ref(), &tokens, used, room) else { break };
             n_bytes += room.n_bytes;
+            self.disk.n_stored += room.n_bytes;
             let len = tokens.len() as u32;
             self.ops.push(Op::Store { blob, entry, parent, scope, from, tokens });
             (parent, from) = (Some(entry), from + len);
         }
-        self.disk.n_stored += n_bytes;
-        (n_bytes, true)
+        (n_bytes, n_there, true)
     }
 
     /// A place on disk, and what has to go for it.
@@ -267,7 +326,7 @@ impl Scheduler {
                     self.lose_on_disk(other);
                 }
             }
-            Err(reason) => {
+            Err((reason, _)) => {
                 self.tally.fail(Tier::Disk, len, reason);
                 self.lose_on_disk(entry);
             }
@@ -280,10 +339,12 @@ impl Scheduler {
                 self.keep_in_ram(blob, n_bytes);
                 self.tally.add(Tier::Disk, TierOp::Restore, len, n_bytes);
             }
-            Err(reason) => {
+            Err((reason, is_lost)) => {
                 self.lose(blob);
                 self.tally.fail(Tier::Disk, len, reason);
-                self.lose_on_disk(entry);
+                if is_lost {
+                    self.lose_on_disk(entry);
+                }
             }
         }
     }

@@ -118,12 +118,15 @@ impl Scheduler {
         let in_ram = self.n_in_ram(live.request.scope.as_ref(), tokens);
         match (awaited, best) {
             (Some(awaited), _) if awaited.len >= there.max(in_ram) + MIN_AWAITED => Prefix::Awaited(awaited),
-            (_, base) if in_ram > 0 && in_ram >= there + self.ram.block().max(MIN_AWAITED) => {
-                Prefix::Ram { base, len: in_ram }
-            }
+            (_, base) if self.is_worth(in_ram, there) => Prefix::Ram { base, len: in_ram },
             (_, Some(found)) => Prefix::There(found),
             (_, None) => Prefix::Nothing,
         }
+    }
+
+    /// Whether so many tokens in a tier are worth moving to who would begin with so many otherwise.
+    pub(super) fn is_worth(&self, in_tier: u32, there: u32) -> bool {
+        in_tier > 0 && in_tier >= there + self.ram.block().max(MIN_AWAITED)
     }
 
     /// How much of a prompt a running request holds or will: more than its prompt, where any part of it can be had, once it
@@ -201,7 +204,9 @@ impl Scheduler {
         let Some(live) = self.live.get_mut(&id) else { return };
         live.prefix_reason = if live.is_told { live.prefix_reason } else { reason };
         live.awaits = None;
+        live.loaded_at = None;
         live.n_computed = len;
+        self.disk.note_use(live.request.scope.as_ref(), &live.tokens[..len as usize], now);
         live.pos_min = if len == 0 { 0 } else { self.limits.memory.first_copied(len + 1) };
         live.found = source;
         live.progressed_at = now;

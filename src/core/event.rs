@@ -13,6 +13,8 @@ use std::time::Duration;
 pub enum FinishReason {
     /// The model ended its answer.
     Eog,
+    /// Something that the caller named ended it.
+    Stop,
     /// `max_tokens` are generated.
     MaxTokens,
     /// The request alone filled its context.
@@ -26,11 +28,21 @@ impl FinishReason {
     pub const fn word(self) -> &'static str {
         match self {
             Self::Eog => "eog",
+            Self::Stop => "stop",
             Self::MaxTokens => "max_tokens",
             Self::ContextFull => "context_full",
             Self::Cancelled => "cancelled",
         }
     }
+}
+
+/// What ended a request that [`FinishReason::Stop`] ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StopCause {
+    /// A stop string.
+    Text(String),
+    /// A token.
+    Token(Token),
 }
 
 /// Where the reused part of a prompt came from.
@@ -202,6 +214,8 @@ pub struct Finished {
     pub request: RequestId,
     /// How.
     pub end: Result<FinishReason, Error>,
+    /// Which stop string or token, where one did.
+    pub stopped_by: Option<StopCause>,
     /// What it used.
     pub usage: Usage,
     /// When.
@@ -330,7 +344,7 @@ pub enum Event {
         total_bytes: u64,
         /// Blocks in it now.
         n_entries: u32,
-        /// Of a failure, the last one's reason.
+        /// Of failures, the first one's reason.
         reason: Option<String>,
     },
     /// A prompt shares only a part of the history that its session left: something rewrites earlier turns.

@@ -38,14 +38,15 @@ impl Scheduler {
     }
 
     fn tell_end(&mut self, now: Time, id: RequestId, mut live: Live, end: End) {
-        if let Some((text, tokens)) = live.text.flush() {
+        let timings = timings(now, &live);
+        if let Some((text, tokens)) = live.output.flush() {
             self.events.push_back(Event::Chunk { request: id, text, tokens });
         }
         self.totals.n_finished += 1;
         match &end {
             Ok(FinishReason::Cancelled) => self.totals.n_cancelled += 1,
             Err(_) => self.totals.n_failed += 1,
-            Ok(FinishReason::Eog | FinishReason::MaxTokens | FinishReason::ContextFull) => {}
+            Ok(FinishReason::Eog | FinishReason::Stop | FinishReason::MaxTokens | FinishReason::ContextFull) => {}
         }
         let usage = Usage {
             prompt_tokens: live.n_prompt(),
@@ -55,8 +56,9 @@ impl Scheduler {
         self.events.push_back(Event::Finished(Box::new(Finished {
             request: id,
             end,
+            stopped_by: live.stopped_by,
             usage,
-            timings: timings(now, &live),
+            timings,
             seq: live.last_seq,
             mode: live.request.mode,
             session: live.request.session,

@@ -27,6 +27,7 @@ mod finish;
 mod ids;
 mod memory;
 mod mix;
+mod output;
 mod prefix;
 mod request;
 mod residency;
@@ -44,13 +45,13 @@ mod work;
 
 pub use disk::DiskEntry;
 pub use event::{
-    Event, FinishReason, Finished, PrefixReason, PrefixSource, PressureReason, Tier, TierOp, Timings, Usage,
+    Event, FinishReason, Finished, PrefixReason, PrefixSource, PressureReason, StopCause, Tier, TierOp, Timings, Usage,
 };
 pub use ids::{BlobId, RequestId, SeqId, SlotId, Token};
 pub use memory::{CellCost, MemoryKind, StateSize};
 pub use mix::{GOLDEN, mix};
 pub use prefix::{Matches, PrefixIndex};
-pub use request::{Mode, Request, SamplingParams};
+pub use request::{Mode, Request, SamplingParams, StopRules};
 pub use scheduler::{Scheduler, SchedulerOptions};
 pub use stats::Stats;
 pub use time::{Time, ms};

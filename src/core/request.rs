@@ -46,6 +46,23 @@ pub struct SamplingParams {
     pub penalty_last_n: i32,
     /// The seed of this request's random stream.
     pub seed: u64,
+    /// Tokens of the model's own that end a generation are never drawn.
+    pub ignore_eos: bool,
+    /// Nothing that would end the generation is drawn until so many tokens are.
+    pub min_tokens: u32,
+}
+
+/// What ends a request beside the model and its limits.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopRules {
+    /// Text that ends it; none is empty.
+    pub strings: Arc<[String]>,
+    /// Whether the answer keeps what ended it.
+    pub include: bool,
+    /// Tokens that end it.
+    pub tokens: Arc<[Token]>,
+    /// Until so many are generated only limits end it.
+    pub min_tokens: u32,
 }
 
 /// A request as the core takes it: owned data, every option settled.
@@ -61,6 +78,8 @@ pub struct Request {
     pub mode: Mode,
     /// For the backend's sampler.
     pub sampling: SamplingParams,
+    /// What ends it.
+    pub stop: StopRules,
     /// Who goes first: the lower, the sooner.
     pub priority: i32,
     /// Whether cached tokens are reused and these ones kept.
@@ -99,7 +118,13 @@ impl Request {
             penalty_present,
             penalty_last_n,
             seed,
+            stop,
+            include_stop,
+            stop_token_ids,
+            min_tokens,
+            ignore_eos,
         } = options;
+        let stop_tokens = stop_token_ids.into_iter().flatten().filter_map(|token| Token::try_from(token).ok());
         let seconds = |limit: Option<f64>| limit.map(|s| Duration::try_from_secs_f64(s).unwrap_or(Duration::MAX));
         Self {
             id: RequestId(0),
@@ -116,6 +141,14 @@ impl Request {
                 penalty_present: penalty_present.unwrap_or(engine.penalty_present),
                 penalty_last_n: penalty_last_n.unwrap_or(engine.penalty_last_n),
                 seed: seed.or(engine.seed).unwrap_or(fresh_seed),
+                ignore_eos,
+                min_tokens,
+            },
+            stop: StopRules {
+                strings: stop.map(|stop| stop.0).unwrap_or_default().into(),
+                include: include_stop,
+                tokens: stop_tokens.collect(),
+                min_tokens,
             },
             priority,
             cache_prompt: cache_prompt.unwrap_or(engine.cache_prompt),

@@ -1,10 +1,10 @@
 //! A request from its submission to its end.
 
 use super::donors::Awaited;
-use super::event::{FinishReason, PrefixReason, PrefixSource};
+use super::event::{FinishReason, PrefixReason, PrefixSource, StopCause};
 use super::ids::{RequestId, SeqId, SlotId, Token};
+use super::output::Output;
 use super::request::Request;
-use super::text::Utf8Assembler;
 use super::time::Time;
 use crate::error::Error;
 use std::time::Duration;
@@ -39,7 +39,9 @@ pub(super) struct Live {
     pub(super) doomed: Option<End>,
     /// Forward passes that failed under it without one that succeeded.
     pub(super) n_failures: u32,
-    pub(super) text: Utf8Assembler,
+    pub(super) output: Output,
+    /// Which stop string or token ended it.
+    pub(super) stopped_by: Option<StopCause>,
     /// Whether the backend has its sampler.
     pub(super) has_sampler: bool,
     /// First position still in the KV cache; above 0 once a sliding window has moved on.
@@ -79,7 +81,8 @@ impl Live {
             n_computed: 0,
             doomed: None,
             n_failures: 0,
-            text: Utf8Assembler::default(),
+            output: Output::new(),
+            stopped_by: None,
             has_sampler: false,
             pos_min: 0,
             checkpoints: Vec::new(),

@@ -49,7 +49,8 @@ impl Tally {
     pub(super) fn fail(&mut self, tier: Tier, n_tokens: u32, reason: String) {
         let sum = self.0.entry((tier, TierOp::Fail)).or_default();
         sum.n_tokens += n_tokens;
-        sum.reason = Some(reason);
+        // What follows from the first one says less.
+        sum.reason.get_or_insert(reason);
     }
 }
 
@@ -199,16 +200,16 @@ impl Scheduler {
     /// as nobody is there: an eviction that has nothing left to save takes no time.
     pub(super) fn save_ahead(&mut self) {
         // What is to be on disk when the engine ends has to be in RAM before.
-        let short = self.sequences.is_short() || (self.disk.is_on() && self.live.is_empty());
+        let short = self.sequences.is_short() || self.disk.is_on();
         let is_turn = !self.saved_ahead || self.live.is_empty();
         if !is_turn || !self.ram.is_on() || !short {
             return;
         }
         self.saved_ahead = true;
         let next = self.sequences.cached().filter(|(_, c)| c.n_saved < self.n_savable(c.tokens.len() as u32));
-        let Some((seq, _)) = next.min_by_key(|(seq, c)| (c.last_used, *seq)) else { return };
+        let Some((seq, cached)) = next.min_by_key(|(seq, c)| (c.last_used, *seq)) else { return };
         // With a folder below, what is dropped from RAM is not lost.
-        let drop_until = self.sequences.cached_mut(seq).map(|cached| cached.last_used).filter(|_| self.disk.is_on());
+        let drop_until = self.may_go_for(cached.last_used);
         let (n_saved, n_savable) = self.save_slice(seq, drop_until);
         if let Some(cached) = self.sequences.cached_mut(seq) {
             // What finds no place now is not tried again.
@@ -265,7 +266,6 @@ impl Scheduler {
         let live = &self.live[&id];
         let (scope, tokens) = (live.request.scope.as_ref(), &live.tokens[..len as usize]);
         let (path, _) = self.best_of(&self.ram, scope, tokens);
-        self.disk.note_use(scope, tokens, now);
         let n_shared = base.map_or(0, |base| base.len / block);
         let base = base.filter(|_| n_shared > 0).map(|base| Match { len: n_shared * block, ..base });
         if let Some(base) = base {
@@ -286,7 +286,6 @@ impl Scheduler {
         let (scope, tokens) = (live.request.scope.as_ref(), &live.tokens[..len as usize]);
         let (found, len) = self.best_of(&self.ram, scope, tokens);
         let Some(blob) = found.first().copied() else { return self.begin_with(now, id, 0, PrefixSource::None) };
-        self.disk.note_use(scope, self.ram.get(blob).map_or(tokens, |block| &block.tokens), now);
         self.ram.touch(&[blob], now);
         let n_held = self.ram.len_of(blob);
         self.push_restore(Op::Restore { seq: to, from: 0, blobs: vec![blob] }, n_held, None);
@@ -342,7 +341,11 @@ impl Scheduler {
     pub(super) fn apply_restore(&mut self, seq: SeqId, from: u32, blobs: &[BlobId], result: &OpResult) {
         let (n_restored, n_tokens, lost) = match result {
             OpResult::Restored { n_blobs, n_tokens, lost } => (*n_blobs as usize, *n_tokens, *lost),
-            OpResult::Done | OpResult::Refused(_) | OpResult::Saved { .. } | OpResult::Exported(_) => (0, 0, false),
+            OpResult::Done
+            | OpResult::Refused(_)
+            | OpResult::Lost(_)
+            | OpResult::Saved { .. }
+            | OpResult::Exported(_) => (0, 0, false),
         };
         self.ram.unpin(blobs);
         assert!(n_restored == 0 || self.sequences.cells.len(seq) == from, "blocks follow what a sequence holds");

@@ -191,7 +191,11 @@ impl Scheduler {
         self.ram.unpin(blobs);
         let states = match result {
             OpResult::Exported(states) => states,
-            OpResult::Done | OpResult::Refused(_) | OpResult::Saved { .. } | OpResult::Restored { .. } => Vec::new(),
+            OpResult::Done
+            | OpResult::Refused(_)
+            | OpResult::Lost(_)
+            | OpResult::Saved { .. }
+            | OpResult::Restored { .. } => Vec::new(),
         };
         let mut from = 0;
         let mut parts = Vec::new();

@@ -70,6 +70,8 @@ pub enum Op {
         sampling: SamplingParams,
         /// For penalties.
         prompt: Arc<[Token]>,
+        /// Tokens that end the request, beside the model's own.
+        stop_tokens: Arc<[Token]>,
     },
     /// Drop the request's sampler.
     Close(RequestId),
@@ -161,6 +163,8 @@ pub enum Op {
     },
     /// Drop what is on disk; one that is not there is no error.
     Discard(BlobId),
+    /// Note on disk that these were used, the last one last.
+    Touch(Vec<BlobId>),
     /// Move cells from the top of the buffer into holes further down, so many at most: each pass looks at all cells up to
     /// the highest one in use. What sequences hold stays the same.
     Compact {
@@ -176,6 +180,8 @@ pub enum OpResult {
     Done,
     /// It is not, and nothing changed; the text says why.
     Refused(String),
+    /// What is on disk is not there, or of no use; the text says why.
+    Lost(String),
     /// A block is saved, stored or loaded.
     Saved {
         /// What it takes. Unit: bytes.
@@ -195,12 +201,13 @@ pub enum OpResult {
 }
 
 impl OpResult {
-    /// What was saved takes so many bytes, or why nothing was saved.
-    pub(super) fn into_saved(self) -> Result<u64, String> {
+    /// What was saved takes so many bytes; or why nothing was saved, and whether its source is of no use any more.
+    pub(super) fn into_saved(self) -> Result<u64, (String, bool)> {
         match self {
             Self::Saved { n_bytes } => Ok(n_bytes),
-            Self::Refused(reason) => Err(reason),
-            Self::Done | Self::Exported(_) | Self::Restored { .. } => Err("nothing was saved".into()),
+            Self::Refused(reason) => Err((reason, false)),
+            Self::Lost(reason) => Err((reason, true)),
+            Self::Done | Self::Exported(_) | Self::Restored { .. } => Err(("nothing was saved".into(), false)),
         }
     }
 }

@@ -1,11 +1,13 @@
 //! The folder of the disk tier: a backend that does the scheduler's ops on it, and leaves all others to the real one.
 
+use super::prompt::Identity;
 use crate::backend::Backend;
 use crate::core::{BlobId, DecodeOutcome, DiskEntry, Limits, Op, OpResult, Row, Token, TransferId};
 use crate::error::Error;
-use crate::options::{Key, StartOptions};
-use crate::store::{Directory, EntryKey, Fingerprint, NewEntry, StoreError};
+use crate::options::{Key, PathName, StartOptions};
+use crate::store::{self, Directory, EntryKey, NewEntry, StoreError};
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -18,27 +20,42 @@ pub(super) struct WithDisk {
     keys: BTreeMap<BlobId, EntryKey>,
 }
 
-/// The folder that the options name, with what is in it; nothing where they name none.
+/// What is wrong with the folder that the options name can be told before a model is loaded.
 ///
 /// # Errors
-/// [`Error::Option`] where it is no folder, may not be used, or another engine uses it.
-pub(super) fn open(
-    options: &StartOptions,
-    identity: impl FnOnce() -> Result<Fingerprint, Error>,
-) -> Result<Option<Directory>, Error> {
-    let Some(path) = &options.prompt_cache_dir else { return Ok(None) };
-    let wrong = |what: String| Error::Option(format!("prompt_cache_dir: {what}"));
+/// [`Error::Option`].
+pub(super) fn check(options: &StartOptions) -> Result<(), Error> {
+    let Some(PathName(path)) = &options.prompt_cache_dir else { return Ok(()) };
     if options.prompt_cache_ram_mb == Some(0) {
-        return Err(wrong("what is on disk passes through the RAM tier: prompt_cache_ram_mb must not be 0".into()));
+        return Err(wrong("what is on disk passes through the RAM tier: prompt_cache_ram_mb must not be 0"));
     }
+    match fs::metadata(in_home(path)) {
+        Ok(metadata) if !metadata.is_dir() => Err(wrong(&format!("{path} is no folder"))),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+/// The folder that the options name, with what is in it of this model and kind of context; nothing where they name none.
+///
+/// # Errors
+/// [`Error::Option`] where it may not be used, or its budget is of no use.
+pub(super) fn open(options: &StartOptions, limits: &Limits, identity: &Identity) -> Result<Option<Directory>, Error> {
+    let Some(PathName(path)) = &options.prompt_cache_dir else { return Ok(None) };
     let max_bytes = u64::from(options.prompt_cache_dir_mb) << 20;
-    match Directory::open(&in_home(&path.0), identity()?, max_bytes) {
-        Ok(directory) => Ok(Some(directory)),
-        Err(StoreError::InUse { path }) => {
-            Err(wrong(format!("{} is used by another engine: each needs a folder of its own", path.display())))
-        }
-        Err(error) => Err(wrong(error.to_string())),
+    let least = limits.state.bytes(limits.memory, limits.block);
+    if least > max_bytes {
+        let mb = options.prompt_cache_dir_mb;
+        let (what, needed) = (if limits.block > 0 { "a block of tokens" } else { "a sequence" }, (least >> 20) + 1);
+        return Err(Error::Option(format!(
+            "prompt_cache_dir_mb: {mb} MiB hold nothing of this model: {what} takes {needed} MiB at least"
+        )));
     }
+    let opened = store::open_part(&in_home(path), identity(limits)?, max_bytes);
+    opened.map(Some).map_err(|error| wrong(&error.to_string()))
+}
+
+fn wrong(what: &str) -> Error {
+    Error::Option(format!("prompt_cache_dir: {what}"))
 }
 
 /// A path that begins with `~/` is in the user's home.
@@ -55,6 +72,8 @@ impl WithDisk {
     pub(super) fn new(inner: Box<dyn Backend>, directory: Directory) -> (Self, Vec<DiskEntry>) {
         let (mut keys, mut ids, mut entries) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
         let mut found: Vec<_> = directory.entries().collect();
+        found.sort_unstable_by_key(|(entry, used)| (*used, entry.key));
+        let mut found: Vec<_> = found.into_iter().map(|(entry, _)| entry).zip(0..).collect();
         // A parent ends before its children begin.
         found.sort_unstable_by_key(|(entry, _)| entry.from);
         for ((entry, rank), id) in found.into_iter().zip((0..).map(BlobId)) {
@@ -89,11 +108,19 @@ impl WithDisk {
         self.directory.entry(key).map(|entry| entry.n_bytes).ok_or_else(gone)
     }
 
-    fn load(&mut self, entry: BlobId, blob: BlobId, from: u32, len: u32) -> Result<OpResult, String> {
-        let key = *self.keys.get(&entry).ok_or("it is not on disk")?;
-        let state = self.directory.get(key).map_err(|error| error.to_string())?;
+    fn load(&mut self, entry: BlobId, blob: BlobId, from: u32, len: u32) -> Result<OpResult, OpResult> {
+        let lost = |reason: String| OpResult::Lost(reason);
+        let key = *self.keys.get(&entry).ok_or_else(|| lost("it is not on disk".into()))?;
+        let state = self.directory.get(key).map_err(|error| {
+            let is_gone = error.is_lasting() || matches!(error, StoreError::NoEntry { .. });
+            if is_gone { lost(error.to_string()) } else { OpResult::Refused(error.to_string()) }
+        })?;
         let taken = self.inner.prepare(&[Op::Import { blob, from, len, state }]).pop();
-        taken.ok_or_else(|| "the backend gave no answer".into())
+        match taken {
+            Some(OpResult::Refused(reason)) => Err(lost(reason)),
+            Some(taken) => Ok(taken),
+            None => Err(OpResult::Refused("the backend gave no answer".into())),
+        }
     }
 
     fn obey(&mut self, op: &Op) -> OpResult {
@@ -102,7 +129,12 @@ impl WithDisk {
             return stored.map_or_else(OpResult::Refused, |n_bytes| OpResult::Saved { n_bytes });
         }
         if let Op::Load { entry, blob, from, len } = op {
-            return self.load(*entry, *blob, *from, *len).unwrap_or_else(OpResult::Refused);
+            return self.load(*entry, *blob, *from, *len).unwrap_or_else(|refused| refused);
+        }
+        if let Op::Touch(entries) = op {
+            for key in entries.iter().filter_map(|entry| self.keys.get(entry)) {
+                self.directory.note_use(*key);
+            }
         }
         if let Op::Discard(entry) = op
             && let Some(key) = self.keys.remove(entry)
@@ -115,7 +147,7 @@ impl WithDisk {
 }
 
 const fn is_of_disk(op: &Op) -> bool {
-    matches!(op, Op::Store { .. } | Op::Load { .. } | Op::Discard(_))
+    matches!(op, Op::Store { .. } | Op::Load { .. } | Op::Discard(_) | Op::Touch(_))
 }
 
 impl Backend for WithDisk {

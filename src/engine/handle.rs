@@ -1,5 +1,6 @@
 //! What callers hold of an engine.
 
+use super::disk;
 use super::intake::Closing;
 use super::loader::{self, Loader};
 use super::prompt::{Model, Prompt};
@@ -57,6 +58,7 @@ impl Engine {
     /// [`Error::EngineCrashed`] when the system gives no thread.
     pub fn new(config: EngineConfig) -> Result<Self, Error> {
         let EngineConfig { name, options, callables } = config;
+        disk::check(&options)?;
         let name: Arc<str> = name.into();
         let id = N_ENGINES.fetch_add(1, Ordering::Relaxed) + 1;
         let (sender, receiver) = unbounded_channel();

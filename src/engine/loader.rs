@@ -1,6 +1,5 @@
 //! Loads the model on a thread of its own, so that requests are taken in meanwhile.
 
-use super::disk;
 use super::intake::Stage;
 use super::panic_text;
 use super::prompt::Model;
@@ -10,6 +9,7 @@ use crate::backend::Backend;
 use crate::core::Limits;
 use crate::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Makes the backend; runs on the engine thread, which keeps it.
@@ -39,13 +39,10 @@ pub(super) fn run(shared: &Shared, loader: Box<dyn Loader>) {
         shared.is_wanted()
     };
     match catch_unwind(AssertUnwindSafe(|| loader.load(&progress))) {
-        Ok(Ok(Loaded { model, make_backend })) => match disk::open(&shared.options, || (model.identity)()) {
-            Ok(directory) => {
-                shared.send(Command::Start(make_backend, directory));
-                shared.open(&model);
-            }
-            Err(error) => shared.fail(&error),
-        },
+        Ok(Ok(Loaded { model, make_backend })) => {
+            shared.send(Command::Start(make_backend, Arc::clone(&model.identity)));
+            shared.open(&model);
+        }
         Ok(Err(error)) => shared.fail(&error),
         Err(panic) => shared.fail(&Error::EngineCrashed(panic_text(&*panic))),
     }

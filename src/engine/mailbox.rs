@@ -247,6 +247,7 @@ impl Mailbox {
         Finished {
             request: id,
             end,
+            stopped_by: None,
             usage,
             timings: Timings { queue: total, ttft: total, total, ..Timings::default() },
             seq: None,

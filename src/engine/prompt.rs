@@ -2,7 +2,7 @@
 
 use super::panic_text;
 use crate::backend::Tokenizer;
-use crate::core::{Request, Token};
+use crate::core::{Limits, Request, Token};
 use crate::error::{Error, TimeoutKind};
 use crate::store::Fingerprint;
 use std::any::Any;
@@ -22,7 +22,7 @@ pub struct Model {
 }
 
 /// Tells a model, and the kind of context that it is used in, from all others.
-pub type Identity = Arc<dyn Fn() -> Result<Fingerprint, Error> + Send + Sync>;
+pub type Identity = Arc<dyn Fn(&Limits) -> Result<Fingerprint, Error> + Send + Sync>;
 
 /// Makes a prompt's tokens once the model is there.
 pub type RenderPrompt = Box<dyn FnOnce(&Model) -> Result<Vec<Token>, Error> + Send>;

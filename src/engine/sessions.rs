@@ -5,8 +5,9 @@ use super::shared::Command;
 use crate::core::{Event, Scheduler, SessionState, StatePart, Time, TransferId};
 use crate::error::Error;
 use crate::options::Key;
-use crate::store::{self, Part, SavedPrefix, StoreError};
+use crate::store::{self, Fingerprint, Part, SavedPrefix, StoreError};
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 
@@ -87,7 +88,7 @@ impl Engine {
     /// [`Error::Session`] where the session left nothing or the file cannot be written; [`Error::EngineNotReady`],
     /// [`Error::EngineClosed`], [`Error::Forked`].
     pub fn save_session(&self, session: Key, scope: Option<Key>, path: &Path) -> Result<SessionFile, Error> {
-        let fingerprint = (self.model()?.identity)()?;
+        let fingerprint = self.fingerprint()?;
         let Answer::Saved(state) = self.transfer(scope.clone(), session.clone(), None)? else {
             return Err(Error::EngineClosed);
         };
@@ -99,7 +100,7 @@ impl Engine {
         let parts = state.parts.into_iter().map(|StatePart { from, len, state }| Part { from, len, state }).collect();
         let (scope, session) = (scope.map(|key| key.0), Some(session.0));
         let prefix = SavedPrefix { fingerprint, scope, session, tokens: state.tokens, parts };
-        store::file::write(path, &prefix).map_err(|error| session_error(&error))?;
+        store::file::write(path, &prefix).map_err(|error| Error::Session(error.to_string()))?;
         Ok(file)
     }
 
@@ -107,10 +108,10 @@ impl Engine {
     /// the session, or any of its scope that begins the same, goes on from there.
     ///
     /// # Errors
-    /// [`Error::Session`] where the file is damaged, of another model, kind of context or scope, or the RAM tier has no
+    /// [`Error::SessionNotFound`]; [`Error::Session`] where the file is damaged, of another model, kind of context or scope, or the RAM tier has no
     /// room at all; [`Error::EngineNotReady`], [`Error::EngineClosed`], [`Error::Forked`].
     pub fn load_session(&self, path: &Path, session: Option<Key>, scope: Option<Key>) -> Result<SessionFile, Error> {
-        let fingerprint = (self.model()?.identity)()?;
+        let fingerprint = self.fingerprint()?;
         let saved = store::file::read(path, &fingerprint).map_err(|error| session_error(&error))?;
         let SavedPrefix { scope: saved_scope, session: saved_session, tokens, parts, .. } = saved;
         if saved_scope != scope.as_ref().map(|key| key.0.clone()) {
@@ -130,6 +131,11 @@ impl Engine {
         }
     }
 
+    fn fingerprint(&self) -> Result<Fingerprint, Error> {
+        let identity = self.model()?.identity;
+        identity(&self.limits().ok_or(Error::EngineNotReady)?)
+    }
+
     fn transfer(&self, scope: Option<Key>, session: Key, state: Option<SessionState>) -> Result<Answer, Error> {
         let (answer, answered) = channel();
         self.tell(Command::Transfer(Transfer { scope, session, state, answer }));
@@ -139,5 +145,8 @@ impl Engine {
 }
 
 fn session_error(error: &StoreError) -> Error {
+    if matches!(error, StoreError::Io { kind: ErrorKind::NotFound, .. }) {
+        return Error::SessionNotFound(error.to_string());
+    }
     Error::Session(error.to_string())
 }

@@ -7,7 +7,7 @@ use super::loader::MakeBackend;
 use super::lock;
 use super::mailbox::{Cancelling, Mailbox, wait_for};
 use super::pass_watch::PassWatch;
-use super::prompt::{Model, Prompt, first_limit};
+use super::prompt::{Identity, Model, Prompt, first_limit};
 use super::sessions::Transfer;
 use super::state::{State, StateCell};
 use super::stats::{EngineStats, StatsCell};
@@ -16,17 +16,19 @@ use super::waker::Wakes;
 use crate::core::{Event, FinishReason, Finished, Limits, Mode, Request, RequestId, Stats, Time};
 use crate::error::Error;
 use crate::options::{RequestOptions, StartOptions};
-use crate::store::Directory;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
 
+/// How long an engine that is not closed in peace goes on to store what it leaves behind.
+const LEAVE_LIMIT: Duration = Duration::from_secs(3);
+
 /// What the engine thread is told. Its number is bounded by that of the requests in flight.
 pub(super) enum Command {
-    /// The model is loaded, and the folder of its states open, where there is one.
-    Start(MakeBackend, Option<Directory>),
+    /// The model is loaded.
+    Start(MakeBackend, Identity),
     /// A request comes in.
     Submit(Entry),
     /// A request is cancelled.
@@ -51,6 +53,8 @@ pub(super) struct Shared {
     /// Copies of what the books say, for who must not wait for them.
     n_in_flight: AtomicU32,
     n_held: AtomicU32,
+    /// Until when what the engine leaves behind may be stored.
+    leaves_until: AtomicU64,
     /// When the first of those who are held back runs out of time.
     held_until: AtomicU64,
     /// Requests that ended without the core: all, by an error, by cancellation.
@@ -86,6 +90,7 @@ impl Shared {
             n_in_flight: AtomicU32::new(0),
             n_held: AtomicU32::new(0),
             held_until: AtomicU64::new(Time::NEVER.0),
+            leaves_until: AtomicU64::new(Time::NEVER.0),
             outside: [const { AtomicU64::new(0) }; 3],
             load_progress: AtomicU32::new(0),
             load_nanos: AtomicU64::new(0),
@@ -281,6 +286,7 @@ impl Shared {
         });
         self.state.set(State::Closed);
         if closing == Closing::Cancel {
+            self.leaves_until.fetch_min((self.clock.now() + LEAVE_LIMIT).0, Ordering::Relaxed);
             self.passes.cancel_all();
         }
         for id in ids {
@@ -297,10 +303,11 @@ impl Shared {
         })
     }
 
-    /// Whether the engine is being closed in peace, and what it leaves behind is to be on disk.
+    /// Whether the engine is being closed, and there is time left to store what it leaves behind.
     pub(super) fn leaves_states(&self) -> bool {
-        let closing = self.with_intake(|intake| (intake.closing, matches!(intake.stage, Stage::Open(_))));
-        self.options.prompt_cache_dir.is_some() && closing == (Closing::Drain, true)
+        self.options.prompt_cache_dir.is_some()
+            && self.clock.now().0 < self.leaves_until.load(Ordering::Relaxed)
+            && self.with_intake(|intake| intake.closing > Closing::No && matches!(intake.stage, Stage::Open(_)))
     }
 
     /// Whether anybody still wants the model that is being loaded.

@@ -1,8 +1,9 @@
 //! The engine thread: it owns the scheduler and the backend, and does what the one says with the other.
 
-use super::disk::WithDisk;
+use super::disk::{self, WithDisk};
 use super::loader::MakeBackend;
 use super::mailbox::Mailbox;
+use super::prompt::Identity;
 use super::sessions::Transfers;
 use super::shared::{Command, Shared};
 use super::waker::Wakes;
@@ -11,7 +12,6 @@ use crate::backend::Backend;
 use crate::core::{Event, FinishReason, Outcome, RequestId, Scheduler, SchedulerOptions, Time, Work};
 use crate::error::Error;
 use crate::options::{StartOptions, StrategyOption};
-use crate::store::Directory;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -40,10 +40,10 @@ fn serve(
     callables: Arc<dyn Callables>,
 ) -> Result<(), Error> {
     let mut commands = Commands::new(receiver)?;
-    let Some((make_backend, directory, early)) = wait_for_model(shared, &mut commands) else { return Ok(()) };
+    let Some((make_backend, identity, early)) = wait_for_model(shared, &mut commands) else { return Ok(()) };
     let mut backend = make_backend()?;
     let mut on_disk = Vec::new();
-    if let Some(directory) = directory {
+    if let Some(directory) = disk::open(&shared.options, &backend.limits(), &identity)? {
         let (with_disk, entries) = WithDisk::new(backend, directory);
         (backend, on_disk) = (Box::new(with_disk), entries);
     }
@@ -68,12 +68,12 @@ fn serve(
 }
 
 /// Wait for the loader. None if the engine ended first; else with the commands that came before it was done.
-fn wait_for_model(shared: &Shared, commands: &mut Commands) -> Option<(MakeBackend, Option<Directory>, Vec<Command>)> {
+fn wait_for_model(shared: &Shared, commands: &mut Commands) -> Option<(MakeBackend, Identity, Vec<Command>)> {
     let mut early = Vec::new();
     while !shared.may_stop() {
         let wait = shared.held_until().map(|at| at - shared.clock.now());
         match commands.wait(wait) {
-            Some(Command::Start(make_backend, directory)) => return Some((make_backend, directory, early)),
+            Some(Command::Start(make_backend, identity)) => return Some((make_backend, identity, early)),
             Some(command @ (Command::Submit(_) | Command::Cancel(_) | Command::Transfer(_))) => early.push(command),
             Some(Command::Look) | None => {}
         }
@@ -101,6 +101,9 @@ impl EngineThread {
     fn run(&mut self) {
         loop {
             self.drain_commands();
+            if self.shared.leaves_states() {
+                self.scheduler.leave();
+            }
             let worked = self.work();
             // Only now, and by the clock of the outcome: a long pass must not end a request that it brought forward.
             let now = worked.unwrap_or_else(|| self.shared.clock.now());
@@ -148,7 +151,7 @@ impl EngineThread {
 
     /// Sleep until somebody says something or somebody's time is over.
     fn idle(&mut self) {
-        self.scheduler.check();
+        self.scheduler.check_idle();
         let due = self.scheduler.poll_timeout().into_iter().chain(self.shared.held_until()).min();
         let wait = due.map(|at: Time| at - self.shared.clock.now());
         if let Some(command) = self.commands.wait(wait) {

@@ -4,12 +4,14 @@
 //! A consumer destructures a struct without `..`, so that an option nobody reads does not compile.
 
 mod table;
+mod texts;
 mod value;
 
 pub use table::*;
+pub use texts::{Key, PathName, StopStrings};
 pub use value::{
-    AttentionType, BatchStrategy, CacheType, FlashAttention, Key, OptionType, PathName, QueueFullPolicy, Range,
-    RopeScaling, SplitMode, StrategyOption, Value,
+    AttentionType, BatchStrategy, CacheType, FlashAttention, OptionType, QueueFullPolicy, Range, RopeScaling,
+    SplitMode, StrategyOption, Value,
 };
 
 use crate::error::Error;

@@ -2,7 +2,7 @@
 
 use super::{
     AttentionType, BatchStrategy, CacheType, FlashAttention, Key, OptionSpec, OptionType, Options, PathName,
-    QueueFullPolicy, Range, RopeScaling, SplitMode, StrategyOption, Value,
+    QueueFullPolicy, Range, RopeScaling, SplitMode, StopStrings, StrategyOption, Value,
 };
 use serde::{Deserialize, Serialize};
 
@@ -81,7 +81,7 @@ options! {
         max_queue: u32 = 64, unit "requests";
         /// What a full queue does to a caller: "raise" raises `QueueFullError` at once, "wait" waits for room.
         queue_full: QueueFullPolicy = QueueFullPolicy::Raise;
-        /// Keep the tokens of finished requests and reuse them where a new prompt begins the same. The default for requests that do not say.
+        /// Keep the tokens of finished requests and reuse them where a new prompt begins the same. Where two tokens are all but equally likely, what is reused can tip the balance, as the batch can. The default for requests that do not say.
         cache_prompt: bool = true;
         /// One KV buffer shared by all requests (True), or an equal part for each (False). None means True.
         kv_unified: Option<bool> = None;
@@ -89,9 +89,9 @@ options! {
         n_cache_seqs: Option<u32> = None, range 0.0..255.0, unit "sequences";
         /// Memory for the KV state of sequences that lost their cells, taken as it is used; 0 is off. None means an eighth of the memory that is free at load, 8 GiB at most.
         prompt_cache_ram_mb: Option<u32> = None, range 0.0..16_777_216.0, unit "MiB";
-        /// Folder that keeps KV state beyond the end of the engine, below the RAM tier and by way of it; made where it is missing, and used by one engine at a time. None is off.
+        /// Folder that keeps KV state beyond the end of the engine, below the RAM tier and by way of it; made where it is missing. What is kept is of use to the same model with the same `type_k`, `type_v`, `flash_attn`, `swa_full`, `kv_unified` and RoPE options, and is written a little at a time, the rest when the engine closes. It holds what was said, of all scopes, in the clear, in files for their owner alone. None is off.
         prompt_cache_dir: Option<PathName> = None;
-        /// What the files in `prompt_cache_dir` may take; the least recently used go first.
+        /// What the files in `prompt_cache_dir` may take for each engine that is open; the least recently used go first, and those that other models left where all together take more. A token takes as much as in the KV cache: a small model's 20 KiB, one of 8 billion parameters' 128 KiB.
         prompt_cache_dir_mb: u32 = 4096, range 1.0..16_777_216.0, unit "MiB";
         /// How a forward pass is shared out between requests: "decode_maximal", "prefill_priority", "balanced", or a callable.
         batch_strategy: StrategyOption = StrategyOption::Builtin(BatchStrategy::DecodeMaximal);
@@ -188,10 +188,20 @@ options! {
         priority: i32 = 0, range -1_000_000.0..1_000_000.0;
         /// Reuse the tokens of earlier requests where the prompt begins the same, and keep this one's; None means as the engine.
         cache_prompt: Option<bool> = None;
-        /// Names a conversation: its next request prefers the sequence that its last one left. Routes only; send the history each time.
+        /// Names a conversation (text, an integer, bytes, a UUID, or a tuple of them): its next request prefers the sequence that its last one left. Routes only; send the history each time.
         session: Option<Key> = None;
-        /// Trust boundary: only tokens of requests with an equal scope are reused. None is a pool of its own.
+        /// Trust boundary (as `session`): only tokens of requests with an equal scope are reused. None is a pool of its own.
         cache_scope: Option<Key> = None;
+        /// Text, or several texts, that end the answer where they appear in it, also over token borders.
+        stop: Option<StopStrings> = None;
+        /// Keep in the answer what `stop` or `stop_token_ids` ended it with.
+        include_stop: bool = false, alias ["include_stop_str_in_output"];
+        /// Tokens that end the answer.
+        stop_token_ids: Option<Vec<u32>> = None, range 0.0..2_147_483_647.0;
+        /// Tokens until which nothing but `max_tokens` and the context ends the answer.
+        min_tokens: u32 = 0, range 0.0..2_147_483_647.0, unit "tokens";
+        /// Go on where the model would end: tokens that end a generation are not drawn.
+        ignore_eos: bool = false;
         /// Temperature; 0 always takes the likeliest token. None means as the engine, as for all that follow.
         temp: Option<f32> = None, range 0.0..1000.0, alias ["temperature"];
         /// Number of likeliest tokens that are drawn from; 0 means all.

@@ -163,7 +163,11 @@ impl OptionType for String {
 }
 
 impl<T: OptionType + std::fmt::Debug> OptionType for Vec<T> {
-    const PYTHON: &'static str = if T::PYTHON.len() == 3 { "Sequence[str]" } else { "Sequence[float]" };
+    const PYTHON: &'static str = match T::PYTHON.as_bytes() {
+        b"str" => "Sequence[str]",
+        b"int" => "Sequence[int]",
+        _ => "Sequence[float]",
+    };
     fn read(value: &Value, range: Option<Range>) -> Result<Self, String> {
         let Value::List(items) = value else { return Err(format!("must be a list, not {}", value.type_name())) };
         items.iter().map(|item| T::read(item, range).map_err(|e| format!("holds an item that {e}"))).collect()
@@ -187,45 +191,6 @@ impl<T: OptionType> OptionType for Option<T> {
     }
     fn choices() -> &'static [&'static str] {
         T::choices()
-    }
-}
-
-/// A key that routes or isolates (`session`, `cache_scope`): any accepted hashable value, by equality.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Key(pub String);
-
-impl OptionType for Key {
-    const PYTHON: &'static str = "Hashable";
-    fn read(value: &Value, _: Option<Range>) -> Result<Self, String> {
-        match value {
-            Value::Key(s) => Ok(Self(s.clone())),
-            Value::Str(s) => Ok(Self(format!("s{}:{s}", s.len()))),
-            Value::Int(n) => Ok(Self(format!("i{n}"))),
-            Value::None | Value::Bool(_) | Value::Float(_) | Value::List(_) | Value::Callable(_) | Value::Other(_) => {
-                Err(format!("must be text, an integer, bytes, a UUID or a tuple of them, not {}", value.type_name()))
-            }
-        }
-    }
-    fn to_python(&self) -> String {
-        format!("{:?}", self.0)
-    }
-}
-
-/// The name of a file or folder.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PathName(pub String);
-
-impl OptionType for PathName {
-    const PYTHON: &'static str = "str | PathLike[str]";
-    fn read(value: &Value, _: Option<Range>) -> Result<Self, String> {
-        let Value::Str(s) = value else { return Err(format!("must be a path, not {}", value.type_name())) };
-        if s.is_empty() || s.contains('\0') {
-            return Err(format!("must be a path, not {s:?}"));
-        }
-        Ok(Self(s.clone()))
-    }
-    fn to_python(&self) -> String {
-        format!("{:?}", self.0)
     }
 }
 

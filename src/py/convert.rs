@@ -15,7 +15,7 @@ pub(super) fn options(given: &Bound<'_, PyDict>, table: &[OptionSpec]) -> PyResu
         let name = name.extract::<String>()?;
         let spec = table.iter().find(|s| s.name == name || s.aliases.contains(&name.as_str()));
         let value = match spec.map(|s| s.python_type) {
-            Some("Hashable") if !value.is_none() => match key::encode(&value)? {
+            Some("Key") if !value.is_none() => match key::encode(&value)? {
                 Some(encoded) => Value::Key(encoded),
                 None if value.is_instance_of::<PyTuple>() => Value::Other("a tuple that holds something else".into()),
                 None => scalar(&value)?,

@@ -40,6 +40,7 @@ pub(super) fn to_exception<'py>(
         Error::Prompt(_) => "PromptError",
         Error::Template(_) => "ChatTemplateError",
         Error::Session(_) => "SessionError",
+        Error::SessionNotFound(_) => "SessionNotFoundError",
         Error::Inference(_) => "InferenceError",
     };
     py.import("llama_batch.errors")?.getattr(class)?.call((error.to_string(),), Some(&fields))

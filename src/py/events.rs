@@ -186,8 +186,9 @@ fn rare<'py>(event: &Event, measured: &Bound<'py, PyDict>, meta: &Bound<'py, PyD
 
 /// `request.done`, time-outs included, or `request.exception`.
 fn ended<'py>(finished: &Finished, measured: &Bound<'py, PyDict>, meta: &Bound<'py, PyDict>) -> PyResult<&'static str> {
-    let Finished { request, end, usage, timings, seq, mode, session, prefix_source, prefix_reason, n_prefilled } =
-        finished;
+    let Finished {
+        request, end, usage, timings, seq, mode, session, prefix_source, prefix_reason, n_prefilled, ..
+    } = finished;
     measured.set_item("prompt_tokens", usage.prompt_tokens)?;
     measured.set_item("generated_tokens", usage.generated_tokens)?;
     measured.set_item("duration_ms", ms(timings.total))?;

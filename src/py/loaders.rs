@@ -46,7 +46,7 @@ impl Loader for File {
         let Self { options, path } = *self;
         let model = llama::load(&options, &path, progress)?;
         let shared = Arc::clone(&model);
-        let identity = identity(path, context_properties(&options));
+        let identity = identity(path, model.n_ctx_orig(), context_properties(&options));
         Ok(Loaded {
             model: Model { tokenizer: model.clone(), handle: Some(model), identity },
             make_backend: Box::new(move || {
@@ -58,13 +58,16 @@ impl Loader for File {
 
 /// What tells a model's saved states from those of others. Its files are read when that is asked first.
 #[cfg(feature = "llama")]
-fn identity(path: PathBuf, properties: Vec<(&'static str, String)>) -> Identity {
+fn identity(path: PathBuf, n_ctx_orig: u32, properties: Vec<(&'static str, String)>) -> Identity {
     let known = std::sync::OnceLock::new();
-    Arc::new(move || {
+    Arc::new(move |limits| {
         let read = || {
             let files = crate::backend::llama::shards(&path);
             let of_model = crate::store::fingerprint::of_model(&files);
-            of_model.map(|model| model.with(&properties)).map_err(|error| Error::Session(error.to_string()))
+            let of_model = of_model.map_err(|error| Error::Session(error.to_string()))?;
+            // LongRoPE turns K by other factors in a longer context than the model was made for.
+            let is_long = limits.n_ctx_seq > n_ctx_orig;
+            Ok(of_model.with(&properties).with(&[("long", is_long.to_string())]))
         };
         known.get_or_init(read).clone()
     })
@@ -195,7 +198,7 @@ impl Loader for Simulated {
             return Err(Error::ModelLoad(format!("the simulated model could not be loaded: {reason}")));
         }
         let kind = format!("{:?}", (config.memory, config.kv_unified, config.n_vocab, config.block));
-        let identity: Identity = Arc::new(move || Ok(Fingerprint([0; 32]).with(&[("sim", kind.clone())])));
+        let identity: Identity = Arc::new(move |_| Ok(Fingerprint([0; 32]).with(&[("sim", kind.clone())])));
         Ok(Loaded {
             model: Model { tokenizer: Arc::new(SimTokenizer::new(&config)), handle: None, identity },
             make_backend: Box::new(move || Ok(Box::new(SimBackend::new(config)) as Box<dyn Backend>)),

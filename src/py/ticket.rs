@@ -3,7 +3,7 @@
 use super::errors;
 use super::hub::{Hub, new_key, wait_in_slices};
 use super::next_chunk::NextChunk;
-use crate::core::{FinishReason, Finished};
+use crate::core::{FinishReason, Finished, StopCause};
 use crate::engine::{self, Interest, Item};
 use crate::error::Error;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -167,7 +167,11 @@ fn completion<'py>(
     fields.set_item("text", text)?;
     fields.set_item("token_ids", PyTuple::new(py, tokens)?)?;
     fields.set_item("finish_reason", reason)?;
-    fields.set_item("stop_reason", py.None())?;
+    match &finished.stopped_by {
+        Some(StopCause::Text(text)) => fields.set_item("stop_reason", text)?,
+        Some(StopCause::Token(token)) => fields.set_item("stop_reason", token)?,
+        None => fields.set_item("stop_reason", py.None())?,
+    }
     fields.set_item("usage", usage)?;
     fields.set_item("timings", timings)?;
     fields.set_item("seed", ticket.seed())?;

@@ -4,6 +4,7 @@
 //! A row is read once or twice and never copied: what top-p, min-p and the draw look at are the few candidates that
 //! top-k left. Equal logits are ordered by token, lowest first.
 
+mod bans;
 mod candidate;
 mod penalties;
 mod pool;
@@ -13,6 +14,7 @@ mod row;
 pub use pool::Pool;
 
 use crate::core::{SamplingParams, Token};
+use bans::Bans;
 use candidate::Candidate;
 use penalties::Penalties;
 use rng::Rng;
@@ -30,6 +32,7 @@ pub struct Sampler {
     top_p: f32,
     min_p: f32,
     n_vocab: usize,
+    bans: Bans,
     penalties: Option<Penalties>,
     rng: Rng,
     scratch: Scratch,
@@ -55,13 +58,21 @@ impl Sampler {
             top_p: params.top_p,
             min_p: params.min_p,
             n_vocab,
+            bans: Bans::default(),
             penalties: Penalties::new(params, prompt),
             rng: Rng::new(params.seed),
             scratch: Scratch::default(),
         }
     }
 
-    /// Draw a token from one row of logits, which penalties edit in place, and remember it.
+    /// Let it not draw what ends a generation before it may end: the vocabulary's `eog` tokens, and those that the caller
+    /// named.
+    #[must_use]
+    pub fn banning(self, params: &SamplingParams, eog: &[Token], named: &[Token]) -> Self {
+        Self { bans: Bans::new(params, eog, named), ..self }
+    }
+
+    /// Draw a token from one row of logits, which bans and penalties edit in place, and remember it.
     ///
     /// # Errors
     /// Where the row has another length than the vocabulary, or no token that can be drawn: all are NaN or -inf.
@@ -69,12 +80,14 @@ impl Sampler {
         if logits.len() != self.n_vocab {
             return Err(format!("a row of {} logits for a vocabulary of {} tokens", logits.len(), self.n_vocab));
         }
+        self.bans.apply(logits);
         if let Some(penalties) = &self.penalties {
             penalties.apply(logits);
         }
         let token =
             self.choose(logits).ok_or("the model gave no token that can be drawn: all logits are NaN or -inf")?;
         let token = token as Token;
+        self.bans.accept();
         if let Some(penalties) = &mut self.penalties {
             penalties.accept(token);
         }

@@ -135,6 +135,11 @@ impl Simulation {
         self.scheduler.stats()
     }
 
+    /// The engine is about to end: what is cached is stored.
+    pub fn leave(&mut self) {
+        self.scheduler.leave();
+    }
+
     /// KV cells up to the highest one in use, where that matters.
     pub fn span(&self) -> u32 {
         self.backend.span()
@@ -155,7 +160,8 @@ impl Simulation {
             let stats = self.scheduler.stats();
             assert_eq!(stats.kv_cells_used, self.backend.n_cells_used(), "the account of KV cells");
             assert_eq!(stats.ram_cache_entries as usize, self.backend.n_blobs(), "the account of the RAM tier");
-            assert_eq!(stats.disk_cache_entries as usize, self.backend.disk().len(), "the account of the disk tier");
+            let n_on_disk = if self.scheduler.has_disk() { self.backend.disk().len() } else { 0 };
+            assert_eq!(stats.disk_cache_entries as usize, n_on_disk, "the account of the disk tier");
         }
         if self.scheduler.is_idle() {
             assert_eq!(self.backend.n_samplers(), 0, "samplers outlive their requests");

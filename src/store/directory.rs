@@ -16,7 +16,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-const LOCK_NAME: &str = "lock";
+pub(super) const LOCK_NAME: &str = "lock";
 /// Times that are given within one tick of the file system's clock are ahead of it, but not so far. Unit: microseconds.
 const FAR: u64 = 3_600_000_000;
 
@@ -54,7 +54,11 @@ impl Directory {
     /// # Errors
     /// [`StoreError::InUse`] while another has it open, here or in another process of this machine; [`StoreError::Io`].
     pub fn open(root: &Path, fingerprint: Fingerprint, max_bytes: u64) -> Result<Self, StoreError> {
-        let folder = root.join(&fingerprint.to_string()[..16]);
+        Self::open_at(root.join(&fingerprint.to_string()[..16]), fingerprint, max_bytes)
+    }
+
+    /// The same of a folder that is named whole.
+    pub(super) fn open_at(folder: PathBuf, fingerprint: Fingerprint, max_bytes: u64) -> Result<Self, StoreError> {
         disk::make_private_folder(&folder).map_err(|e| StoreError::io(&folder, &e))?;
         let lock_path = folder.join(LOCK_NAME);
         let lock = Lock::take(&lock_path).map_err(|e| StoreError::io(&lock_path, &e))?;
@@ -221,6 +225,14 @@ impl Directory {
             Err(_) => {}
         }
         read
+    }
+
+    /// Note that an entry was used; what is not there is not noted.
+    pub fn note_use(&mut self, key: EntryKey) {
+        if self.index.get(key).is_some() {
+            // A file that has vanished is found by who reads it.
+            let _ = self.touch(key);
+        }
     }
 
     /// Drop an entry and all that stand on it. One that is not there is no error.

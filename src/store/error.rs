@@ -105,7 +105,7 @@ impl StoreError {
     }
 
     /// Whether the file itself is of no use, or gone; otherwise the same call may succeed later.
-    pub(super) fn is_lasting(&self) -> bool {
+    pub fn is_lasting(&self) -> bool {
         match self {
             Self::Io { kind, .. } => *kind == io::ErrorKind::NotFound,
             Self::NotAFile { .. }

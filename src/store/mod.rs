@@ -17,8 +17,10 @@ pub mod file;
 pub mod fingerprint;
 mod frame;
 mod index;
+mod root;
 
 pub use directory::{Directory, Entry, EntryKey, NewEntry};
 pub use error::StoreError;
 pub use file::{Part, SavedPrefix};
 pub use fingerprint::Fingerprint;
+pub use root::open_part;

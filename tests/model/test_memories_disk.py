@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from llama_batch import Engine
+from llama_batch import Engine, OptionError
 from test_memories import FOLLOW_UPS, GREEDY, N_PROMPT, Memory, ask, churn, follow_up, memory, models
 from test_memories_pressure import Traffic
 
@@ -75,3 +75,8 @@ def test_a_conversation_with_a_real_model_outlives_its_engine(smollm2: Path, ora
         second = engine.generate(turn, **GREEDY).result()
         assert second.usage.prefix_cache_tokens >= len(prompt)
     oracle.assert_greedy([(turn, second.token_ids)])
+
+
+def test_a_budget_that_holds_nothing_is_refused(smollm2: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="a block of tokens takes 2 MiB at least"):
+        Engine(smollm2, n_ctx=512, prompt_cache_dir=tmp_path, prompt_cache_dir_mb=1).wait_ready()

@@ -15,6 +15,8 @@ const PLAIN: SamplingParams = SamplingParams {
     penalty_present: 0.0,
     penalty_last_n: 64,
     seed: 1,
+    ignore_eos: false,
+    min_tokens: 0,
 };
 const GREEDY: SamplingParams = SamplingParams { temp: 0.0, ..PLAIN };
 const DEFAULTS: SamplingParams = SamplingParams { temp: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, ..PLAIN };
@@ -258,6 +260,29 @@ fn draws_under_penalties_follow_the_reference_distribution() {
         (0..20_000).map(|seed| draw_once(&SamplingParams { seed, ..params }, &prompt, &logits).unwrap()).collect();
     let expected = reference(&params, &penalised(&params, &prompt, &logits), 0.0);
     assert!(deviate(&expected, &drawn) < 4.0);
+}
+
+#[test]
+fn what_would_end_a_generation_is_not_drawn_before_it_may_end() {
+    let (eog, named) = ([3, 7], [11, -1, 999]);
+    let mut logits = row(200, 5);
+    for (token, logit) in [(3, 40.0), (7, 39.9), (11, 39.8)] {
+        logits[token] = logit;
+    }
+    let ends = |token: &Token| [3, 7, 11].contains(token);
+    for params in [GREEDY, DEFAULTS, PLAIN] {
+        let late = SamplingParams { min_tokens: 20, ..params.clone() };
+        let mut sampler = sampler(&late, &[], &logits).banning(&late, &eog, &named);
+        let drawn: Vec<Token> = (0..200).map(|_| sampler.draw(&mut logits.clone()).unwrap()).collect();
+        assert!(!drawn[..20].iter().any(ends), "{params:?}: {drawn:?}");
+        assert!(drawn[20..].iter().filter(|token| ends(token)).count() > 100, "{params:?}: {drawn:?}");
+        // Those of the vocabulary's own are ignored for ever, those that the caller named are not.
+        let never = SamplingParams { ignore_eos: true, ..params };
+        let mut sampler = self::sampler(&never, &[], &logits).banning(&never, &eog, &named);
+        let drawn: Vec<Token> = (0..200).map(|_| sampler.draw(&mut logits.clone()).unwrap()).collect();
+        assert!(!drawn.iter().any(|token| eog.contains(token)));
+        assert!(drawn.contains(&11));
+    }
 }
 
 #[test]

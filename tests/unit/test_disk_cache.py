@@ -143,31 +143,40 @@ def test_a_folder_that_is_removed_under_the_engine_costs_nothing_but_the_cache(t
     assert told[0].metadata["reason"]
 
 
-def test_two_engines_cannot_use_one_folder_at_a_time(tmp_path: Path) -> None:
-    with simulated(tmp_path) as engine:
-        ask(engine)
-        with pytest.raises(OptionError, match="is used by another engine"):
-            simulated(tmp_path).wait_ready()
-        # Another kind of context has a folder of its own in it.
-        with simulated(tmp_path, "hybrid") as other:
-            ask(other)
-        assert ask(engine).usage.prefix_cache_tokens == 199
-    with simulated(tmp_path) as engine:
-        assert ask(engine).usage.prefix_cache_tokens >= 192
+def test_engines_that_are_open_at_the_same_time_have_parts_of_their_own(tmp_path: Path) -> None:
+    other_prompt = [*PROMPT[100:], *PROMPT[:100]]
+    for n_reused in (0, 192):
+        with simulated(tmp_path) as first, simulated(tmp_path) as second, simulated(tmp_path, "hybrid") as third:
+            assert ask(first).usage.prefix_cache_tokens >= n_reused
+            assert ask(second, other_prompt).usage.prefix_cache_tokens >= n_reused
+            assert ask(third).usage.prefix_cache_tokens >= n_reused
+    assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 3
 
 
-def test_wrong_folders_are_refused(tmp_path: Path) -> None:
+def test_what_other_models_left_goes_where_all_take_too_much(tmp_path: Path) -> None:
+    prompts = [[n, *((7 * n + i * (n + 1)) % 450 + 50 for i in range(1919))] for n in range(1, 32)]
+    for kind in KINDS:
+        with simulated(tmp_path, kind, prompt_cache_dir_mb=1) as engine:
+            for prompt in prompts:
+                ask(engine, prompt)
+        with simulated(tmp_path, kind, prompt_cache_dir_mb=1):
+            assert sum(file.stat().st_size for file in files(tmp_path)) <= 1 << 20
+
+
+def test_wrong_folders_are_refused_at_once(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     for folder in (5, b"x", "", "a\0b", ["x"]):
         with pytest.raises(OptionError, match="prompt_cache_dir must be a path"):
             simulated(folder)  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match=r"prompt_cache_dir: .*file"):
-        simulated(file).wait_ready()
+    with pytest.raises(OptionError, match=r"prompt_cache_dir: .*file is no folder"):
+        simulated(file)
     with pytest.raises(OptionError, match="prompt_cache_ram_mb must not be 0"):
-        simulated(tmp_path, prompt_cache_ram_mb=0).wait_ready()
+        simulated(tmp_path, prompt_cache_ram_mb=0)
     with pytest.raises(OptionError, match="prompt_cache_dir_mb"):
         simulated(tmp_path, prompt_cache_dir_mb=0)
+    with pytest.raises(OptionError, match="prompt_cache_dir: "):
+        simulated(file / "below").wait_ready()
 
 
 def test_a_folder_is_made_for_the_owner_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,9 +205,75 @@ os.kill(os.getpid(), signal.SIGKILL)
         assert ask(engine).usage.prefix_cache_tokens >= 192
 
 
-def test_a_close_that_waits_for_nothing_does_not_write_on(tmp_path: Path) -> None:
-    engine = simulated(tmp_path)
-    ask(engine)
-    assert engine.close()
-    with simulated(tmp_path) as again:
-        assert ask(again).finish_reason == "max_tokens"
+ENDS = {
+    "close": "engine.close()",
+    "drain": "engine.close(drain=True)",
+    "nothing": "",
+    "exit": "raise SystemExit(3)",
+    "exception in with": """
+with engine:
+    raise ValueError
+""",
+    "dropped": "del engine",
+}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_every_end_that_is_no_murder_leaves_what_finished_requests_computed(tmp_path: Path, end: str) -> None:
+    script = f"""
+from llama_batch import Engine
+engine = Engine("sim:?pass_ms=0&row_ms=0", n_ctx=2048, prompt_cache_ram_mb=64, prompt_cache_dir={str(tmp_path)!r})
+engine.generate({PROMPT}, temp=0, max_tokens=12).result()
+{end}
+"""
+    subprocess.run([sys.executable, "-c", script], timeout=60, check=False, capture_output=True)
+    with simulated(tmp_path) as engine:
+        assert ask(engine).usage.prefix_cache_tokens >= 192
+
+
+def test_what_was_asked_for_again_and_again_outlives_what_was_asked_for_once(tmp_path: Path) -> None:
+    prompts = [[n, *((7 * n + i * (n + 1)) % 450 + 50 for i in range(255))] for n in range(1, 60)]
+    with simulated(tmp_path, n_ctx=16384) as engine:
+        for prompt in prompts:
+            ask(engine, prompt)
+            # From the cells: neither RAM nor disk is asked for it.
+            ask(engine, prompts[0])
+    hot = files(tmp_path)
+    with simulated(tmp_path) as engine:
+        assert ask(engine, prompts[0]).usage.prefix_cache_tokens >= 254
+    # Less room than for all: what a scan of the folder drops is what its times say.
+    total = sum(file.stat().st_size for file in hot)
+    assert total < 1 << 20
+    padding = [[400, *((3 * n + i * (n + 5)) % 450 + 50 for i in range(1900))] for n in range(100, 140)]
+    with simulated(tmp_path, prompt_cache_dir_mb=1, prompt_cache_ram_mb=1) as engine:
+        for prompt in padding:
+            ask(engine, prompt)
+            ask(engine, prompts[0])
+    with simulated(tmp_path, prompt_cache_dir_mb=1) as engine:
+        assert ask(engine, prompts[0]).usage.prefix_cache_tokens >= 254
+        assert ask(engine, prompts[1]).usage.prefix_cache_tokens == 0
+        assert ask(engine, padding[-1]).usage.prefix_cache_tokens >= 1856
+
+
+def test_a_store_that_fails_for_ever_ends(tmp_path: Path) -> None:
+    engine = Engine("sim:?pass_ms=0&row_ms=0&refuse_store=1000", prompt_cache_ram_mb=64, prompt_cache_dir=tmp_path)
+    ask(engine, list(range(10, 500)))
+    assert engine.close(drain=True, timeout=30)
+
+
+def test_a_moment_without_a_file_descriptor_costs_no_cache(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    with simulated(tmp_path) as engine:
+        ask(engine)
+    n_files = len(files(tmp_path))
+    with simulated(tmp_path) as engine:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))
+        try:
+            done = ask(engine)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert done.usage.prefix_cache_tokens == 0
+    assert len(files(tmp_path)) >= n_files
+    with simulated(tmp_path) as engine:
+        assert ask(engine).usage.prefix_cache_tokens >= 192

@@ -379,7 +379,7 @@ def test_a_message_says_what_is_wrong_with_it(engine: Engine) -> None:
     with pytest.raises(ChatTemplateError, match=r"^messages are text or a list of messages, not dict$"):
         engine.chat({"role": "user"}).result()  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="a tuple that holds something else"):
-        engine.generate("x", session=(None,))
+        engine.generate("x", session=(None,))  # type: ignore[arg-type]
 
 
 def test_a_subscriber_that_raises_is_reported_without_any_setting_up() -> None:

@@ -7,10 +7,12 @@ import stat
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from llama_batch import Engine, EngineClosedError, OptionError, SessionError
+from llama_batch import Engine, EngineClosedError, OptionError, SessionError, SessionNotFoundError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from llama_batch.types import Key
 
 KINDS = ["full", "recurrent", "hybrid", "window:64"]
 PROMPT = list(range(10, 210))
@@ -64,7 +66,8 @@ def test_a_session_that_left_the_kv_cache_is_saved_from_ram(tmp_path: Path) -> N
 
 def test_another_name_and_every_kind_of_key(tmp_path: Path) -> None:
     with simulated() as engine:
-        for at, key in enumerate(["text", 7, b"bytes", ("user", 1)]):
+        keys: list[Key] = ["text", 7, b"bytes", ("user", 1)]
+        for at, key in enumerate(keys):
             engine.generate(PROMPT, session=key, cache_scope=key, **GREEDY).result()
             kept = engine.save_session(key, tmp_path / str(at), cache_scope=key)
             assert engine.load_session(kept.path, cache_scope=key).session == key
@@ -93,7 +96,12 @@ def test_what_is_not_there_cannot_be_saved(tmp_path: Path) -> None:
             with pytest.raises(SessionError, match="left anything"):
                 engine.save_session(session, tmp_path / "x", cache_scope=scope)
         with pytest.raises(OptionError, match="session must be"):
-            engine.save_session(1.5, tmp_path / "x")
+            engine.save_session(1.5, tmp_path / "x")  # type: ignore[arg-type]
+        for path in (3, "", b"x", None):
+            with pytest.raises(OptionError, match="name of a file"):
+                engine.save_session("tale", path)  # type: ignore[arg-type]
+            with pytest.raises(OptionError, match="name of a file"):
+                engine.load_session(path)  # type: ignore[arg-type]
         with pytest.raises(SessionError):
             engine.save_session("tale", tmp_path / "no" / "folder")
         with pytest.raises(SessionError):
@@ -124,9 +132,11 @@ def test_files_that_are_no_session_of_this_engine_are_refused_and_it_goes_on(tmp
             (tmp_path / name).write_bytes(content)
             with pytest.raises(SessionError, match=name):
                 engine.load_session(tmp_path / name)
-        for name in ["missing", "."]:
-            with pytest.raises(SessionError):
-                engine.load_session(tmp_path / name)
+        with pytest.raises(SessionError):
+            engine.load_session(tmp_path)
+        with pytest.raises(SessionNotFoundError) as missing:
+            engine.load_session(tmp_path / "missing")
+        assert isinstance(missing.value, FileNotFoundError)
         assert engine.stats().ram_cache_entries == 0
         assert engine.load_session(path).n_restorable > 200
     with simulated("recurrent") as engine, pytest.raises(SessionError, match="another model"):

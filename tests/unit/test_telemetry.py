@@ -101,11 +101,17 @@ def test_who_listens_after_a_result_hears_nothing_of_it() -> None:
         assert [len(list(events)) for events in streams] == list(range(299, -1, -1))
 
 
+async def hear_async(event: Event) -> None:
+    """No subscriber."""
+
+
 def test_wrong_subscriptions_are_refused_at_once() -> None:
     with Engine("sim:") as engine:
         for subscribe in (engine.subscribe, llama_batch.subscribe):
             with pytest.raises(OptionError, match="callable"):
                 subscribe(5)  # type: ignore[arg-type]
+            with pytest.raises(OptionError, match="async for"):
+                subscribe(hear_async)
             for events in (5, [5], ["tick", None], ["ticks"]):
                 with pytest.raises(OptionError, match="event"):
                     subscribe(print, events=events)  # type: ignore[arg-type]

@@ -206,6 +206,8 @@ class _Job:
         else:
             usage = asdict(done.usage)
             answer = {"text": done.text, "finish_reason": done.finish_reason, "usage": usage, "seed": done.seed}
+            if done.stop_reason is not None:
+                answer["stop_reason"] = done.stop_reason
             self.tally.n_answered += 1
             self.tally.n_tokens += done.usage.generated_tokens
         self.output.write(line, answer)

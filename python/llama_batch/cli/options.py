@@ -18,6 +18,8 @@ else:
 
 NONE_WORDS = ("none", "auto")
 _ENDLESS = 1e6
+_ONE_OR_SEVERAL = "str | Sequence[str]"
+"""A flag that is given once for each."""
 
 # The tables speak to Python; this is how the same is said on a command line, in this order.
 _PHRASES = (
@@ -26,6 +28,8 @@ _PHRASES = (
     (r'"balanced", or a callable', 'or "balanced"'),
     (r"raises `QueueFullError`", "fails the request"),
     (r"which the completion reports", "which a batch job's answer tells"),
+    (r"Text, or several texts, that end", "Text that ends"),
+    (r"where they appear in it, also over token borders", "where it appears in it; may be given several times"),
     (r"`(\w+)=False`", r"`no_\1`"),
     (r'`(\w+)="(\w+)"`', r"`\1` \2"),
 )
@@ -157,7 +161,8 @@ def flags_of(
 
 def given(ctx: click.Context, table: Mapping[str, OptionSpec]) -> dict[str, Any]:
     """The options of a table that the command line gave, by name."""
-    values = {name: ctx.params[name] for name in table if ctx.params.get(name) is not None}
+    # A flag that may be given several times is an empty tuple where it was not.
+    values = {name: ctx.params[name] for name in table if ctx.params.get(name) not in (None, ())}
     return {name: None if value is _NONE else value for name, value in values.items()}
 
 
@@ -169,7 +174,11 @@ def _flag(spec: OptionSpec, section: str, default: object) -> Flag:
         declared = [f"--{word}/--{word[3:] if word.startswith('no-') else f'no-{word}'}" for word in words]
         return Flag([spec.name, *declared], default=None, help=text, section=section)
     declared = [f"--{word}" for word in words]
-    return Flag([spec.name, *declared], default=None, type=_type(spec), help=text, section=section, metavar=_meta(spec))
+    several = spec.type.removesuffix(" | None") == _ONE_OR_SEVERAL
+    kind, shown = click.STRING if several else _type(spec), _meta(spec)
+    return Flag(
+        [spec.name, *declared], default=None, type=kind, multiple=several, help=text, section=section, metavar=shown
+    )
 
 
 def _type(spec: OptionSpec) -> _ParamType:
@@ -179,7 +188,9 @@ def _type(spec: OptionSpec) -> _ParamType:
     if spec.choices:
         return click.Choice(spec.choices)
     if base.startswith("Sequence["):
-        kind = _List(Number(float) if "float" in base else click.STRING)
+        number = {"Sequence[float]": float, "Sequence[int]": int}.get(base)
+        kind = click.STRING if number is None else Number(number, spec.minimum, spec.maximum)
+        kind = _List(kind)
     elif base in {"int", "float"}:
         kind = Number(int if base == "int" else float, spec.minimum, spec.maximum)
     else:

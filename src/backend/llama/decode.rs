@@ -124,8 +124,9 @@ impl LlamaBackend {
     fn op(&mut self, op: &Op) -> OpResult {
         let (context, rules) = (&mut self.context, self.rules);
         match op {
-            Op::Open { request, sampling, prompt } => {
-                self.samplers.insert(*request, Sampler::new(sampling, prompt, self.bounds.n_vocab));
+            Op::Open { request, sampling, prompt, stop_tokens } => {
+                let sampler = Sampler::new(sampling, prompt, self.bounds.n_vocab);
+                self.samplers.insert(*request, sampler.banning(sampling, context.model.eog(), stop_tokens));
                 OpResult::Done
             }
             Op::Close(request) => {
@@ -145,7 +146,7 @@ impl LlamaBackend {
                 OpResult::Exported(blobs.iter().map(|blob| self.blobs.state(*blob).map(<[u8]>::to_vec)).collect())
             }
             Op::Import { blob, from, len, state } => self.blobs.take_in(*blob, (*from, *len), state),
-            Op::Store { .. } | Op::Load { .. } | Op::Discard(_) => {
+            Op::Store { .. } | Op::Load { .. } | Op::Discard(_) | Op::Touch(_) => {
                 OpResult::Refused("the engine keeps what is on disk".into())
             }
             Op::Forget(blob) => {
@@ -380,6 +381,8 @@ mod tests {
             penalty_present: 0.0,
             penalty_last_n: 0,
             seed: 0,
+            ignore_eos: false,
+            min_tokens: 0,
         };
         // Requests come in the order of their sequences, not of their numbers.
         let row = |request, seq, draws| Row { request: RequestId(request), seq: SeqId(seq), pos: 0, token: 0, draws };

@@ -2,6 +2,7 @@
 
 use super::ffi;
 use super::template::Templates;
+use crate::backend::Tokenizer as _;
 use crate::core::{MemoryKind, Token};
 use llama_cpp_sys_2 as sys;
 use std::ffi::c_char;
@@ -16,6 +17,8 @@ pub struct Model {
     pub(super) n_vocab: u32,
     pub(super) has_vocab: bool,
     n_ctx_train: u32,
+    /// Tokens that end a generation.
+    eog: OnceLock<Vec<Token>>,
     /// Making a context may adjust the model: one at a time.
     pub(super) making_context: Mutex<()>,
     pub(super) templates: OnceLock<Result<Mutex<Templates>, String>>,
@@ -46,9 +49,15 @@ impl Model {
             n_vocab: n_vocab.max(0) as u32,
             has_vocab: kind != sys::LLAMA_VOCAB_TYPE_NONE,
             n_ctx_train: n_ctx_train.max(0) as u32,
+            eog: OnceLock::new(),
             making_context: Mutex::new(()),
             templates: OnceLock::new(),
         }
+    }
+
+    /// Tokens that end a generation.
+    pub(super) fn eog(&self) -> &[Token] {
+        self.eog.get_or_init(|| (0..self.n_vocab as Token).filter(|token| self.is_eog(*token)).collect())
     }
 
     pub(super) const fn as_ptr(&self) -> *mut sys::llama_model {
@@ -104,6 +113,13 @@ impl Model {
         let key = std::ffi::CString::new(key).ok()?;
         // SAFETY: the model is alive; the call writes at most the given bytes.
         read_text(|buf, cap| unsafe { sys::llama_model_meta_val_str(self.as_ptr(), key.as_ptr(), buf, cap) })
+    }
+
+    /// The context that the model's RoPE was made for, before any scaling. Unit: tokens.
+    pub fn n_ctx_orig(&self) -> u32 {
+        let key = self.metadata_value("general.architecture").map(|a| a + ".rope.scaling.original_context_length");
+        let given = key.and_then(|key| self.metadata_value(&key)).and_then(|value| value.parse().ok());
+        given.unwrap_or(self.n_ctx_train)
     }
 
     /// llama.cpp's description: architecture, size, quantisation.

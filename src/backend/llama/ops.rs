@@ -59,7 +59,11 @@ impl Rules {
         } else {
             clone_into(context, from, to, buffer).and_then(|()| match self.trim(context, to, len) {
                 OpResult::Refused(reason) => Err(reason),
-                OpResult::Done | OpResult::Saved { .. } | OpResult::Restored { .. } | OpResult::Exported(_) => Ok(()),
+                OpResult::Done
+                | OpResult::Lost(_)
+                | OpResult::Saved { .. }
+                | OpResult::Restored { .. }
+                | OpResult::Exported(_) => Ok(()),
             })
         };
         match done {

@@ -44,7 +44,7 @@ impl SimDisk {
             scope: stored.scope.clone(),
             tokens: Arc::clone(&stored.tokens),
             n_bytes: stored.n_bytes,
-            rank: id.0,
+            rank: id.0 as u32,
         };
         self.0.iter().map(entry).collect()
     }

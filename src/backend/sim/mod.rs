@@ -8,6 +8,7 @@
 mod cells;
 mod config;
 mod disk;
+mod sampler;
 mod tokenizer;
 
 pub use config::{Fault, FaultRates, Latency, SimConfig};
@@ -21,6 +22,7 @@ use crate::core::{
 };
 use crate::core::{GOLDEN, mix};
 use cells::{Cells, Saved};
+use sampler::Sampler;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -40,12 +42,6 @@ pub struct SimBackend {
     injected: VecDeque<Fault>,
     random: u64,
     abort: Arc<AtomicBool>,
-}
-
-#[derive(Debug)]
-struct Sampler {
-    seed: u64,
-    n_drawn: u64,
 }
 
 impl SimBackend {
@@ -111,7 +107,7 @@ impl SimBackend {
 
     fn apply_op(&mut self, op: &Op) -> OpResult {
         match op {
-            Op::Open { request, sampling, .. } => self.open(*request, sampling),
+            Op::Open { request, sampling, stop_tokens, .. } => self.open(*request, sampling, stop_tokens),
             Op::Close(request) => {
                 assert!(self.samplers.remove(request).is_some(), "request {request} has no sampler to close");
                 OpResult::Done
@@ -157,12 +153,13 @@ impl SimBackend {
             Op::Load { entry, blob, from, len } => {
                 let strikes = self.strikes(|fault| *fault == Fault::RefuseLoad, |rates| rates.refuse_load);
                 let Some((saved, n_bytes)) = self.disk.load(*entry, *from, *len).filter(|_| !strikes) else {
-                    return OpResult::Refused("injected: load refused".into());
+                    return OpResult::Lost("injected: load refused".into());
                 };
                 let twice = self.blobs.insert(*blob, saved);
                 assert!(twice.is_none(), "block {blob} is loaded twice");
                 OpResult::Saved { n_bytes }
             }
+            Op::Touch(_) => OpResult::Done,
             Op::Discard(entry) => {
                 self.disk.discard(*entry);
                 OpResult::Done
@@ -209,11 +206,11 @@ impl SimBackend {
         OpResult::Restored { n_blobs: blobs.len() as u32, n_tokens, lost: false }
     }
 
-    fn open(&mut self, request: RequestId, sampling: &SamplingParams) -> OpResult {
+    fn open(&mut self, request: RequestId, sampling: &SamplingParams, stop_tokens: &[Token]) -> OpResult {
         if self.strikes(|fault| *fault == Fault::RefuseOpen, |rates| rates.refuse_open) {
             return OpResult::Refused("injected: no sampler".into());
         }
-        let sampler = Sampler { seed: if sampling.temp > 0.0 { sampling.seed } else { 0 }, n_drawn: 0 };
+        let sampler = Sampler::new(sampling, stop_tokens);
         assert!(self.samplers.insert(request, sampler).is_none(), "request {request} has two samplers");
         OpResult::Done
     }
@@ -274,9 +271,7 @@ impl SimBackend {
         let Some(sampler) = self.samplers.get_mut(&row.request) else {
             return RowOutcome { request: row.request, drawn: Err("no sampler".into()) };
         };
-        sampler.n_drawn += 1;
-        let stream = mix(sampler.seed.wrapping_add(sampler.n_drawn));
-        let token = tokenizer::next_token(mix(context ^ stream), last, &self.config);
+        let token = sampler.draw(context, last, &self.config);
         let drawn = Drawn { token, piece: tokenizer::piece(token), is_eog: token == tokenizer::EOG };
         RowOutcome { request: row.request, drawn: Ok(vec![drawn]) }
     }

@@ -134,7 +134,7 @@ impl Loader for SimLoader {
 
 /// Of the simulated model.
 fn identity() -> Identity {
-    Arc::new(|| Ok(Fingerprint([7; 32])))
+    Arc::new(|_| Ok(Fingerprint([7; 32])))
 }
 
 fn loaded(config: SimConfig, gate: Option<Arc<Gate>>) -> Loaded {

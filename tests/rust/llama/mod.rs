@@ -55,6 +55,8 @@ fn greedy() -> SamplingParams {
         penalty_present: 0.0,
         penalty_last_n: 0,
         seed: 1,
+        ignore_eos: false,
+        min_tokens: 0,
     }
 }
 
@@ -69,7 +71,12 @@ impl Bench {
     }
 
     fn open(&mut self, request: u64, prompt: &[Token]) {
-        let op = Op::Open { request: RequestId(request), sampling: greedy(), prompt: prompt.into() };
+        let op = Op::Open {
+            request: RequestId(request),
+            sampling: greedy(),
+            prompt: prompt.into(),
+            stop_tokens: Arc::default(),
+        };
         assert_eq!(self.op(op), OpResult::Done);
     }
 

@@ -1,7 +1,7 @@
 //! The disk tier: what lost its place in RAM, or was left by an engine before, is not computed again.
 
 use super::*;
-use llama_batch::backend::sim::Fault;
+use llama_batch::backend::sim::{Fault, FaultRates};
 use llama_batch::core::{MemoryKind, PrefixReason, PrefixSource, Tier, TierOp};
 use llama_batch::options::Key;
 
@@ -227,4 +227,127 @@ fn what_is_laid_out_otherwise_is_discarded() {
     assert_eq!(sim.stats().disk_cache_entries, 0);
     let (end, _) = run_one(&mut sim, &request(2, tokens(1, 200), 5));
     assert_eq!(end.usage.prefix_cache_tokens, 0);
+}
+
+#[test]
+fn an_idle_engine_gives_up_on_what_cannot_be_stored() {
+    const MIB: u64 = 1 << 20;
+    let fault_rates = FaultRates { refuse_store: 1000, ..FaultRates::default() };
+    let cfg = SimConfig { block_bytes: 3 * MIB, ram_bytes: 1 << 30, fault_rates, ..config(2, 4096) };
+    let mut sim = Simulation::new(cfg, with_disk(1 << 30));
+    sim.submit(request(1, tokens(1, 1024), 2)).expect("room");
+    assert!(sim.run(1000), "it has nothing left to do");
+}
+
+/// What moved between RAM and disk before one pass at most: stored, and loaded. Unit: bytes.
+fn most_before_a_pass(seen: &Seen) -> (u64, u64) {
+    let (mut stored, mut loaded, mut most) = (0, 0, (0, 0));
+    for event in &seen.events {
+        match event {
+            Event::Tick { .. } => {
+                most = (most.0.max(stored), most.1.max(loaded));
+                (stored, loaded) = (0, 0);
+            }
+            Event::TierChanged { tier: Tier::Disk, op: TierOp::Save, n_bytes, .. } => stored += n_bytes,
+            Event::TierChanged { tier: Tier::Disk, op: TierOp::Restore, n_bytes, .. } => loaded += n_bytes,
+            _ => {}
+        }
+    }
+    most
+}
+
+#[test]
+fn whole_sequences_that_are_large_do_not_move_beside_a_stream() {
+    const MIB: u64 = 1 << 20;
+    for (memory, kv_unified) in ALL_MEMORIES.into_iter().skip(1) {
+        let cfg = SimConfig { memory, kv_unified, block_bytes: 900 * MIB, ram_bytes: 4 << 30, ..config(2, 4096) };
+        let mut sim = Simulation::new(cfg, with_disk(100 << 30));
+        run_one(&mut sim, &request(1, tokens(1, 1024), 2));
+        sim = sim.restarted(with_disk(100 << 30));
+        sim.submit(Request { cache_prompt: false, ..request(2, tokens(2, 20), 200) }).expect("room");
+        for _ in 0..6 {
+            sim.step();
+        }
+        sim.submit(request(3, [tokens(1, 1024), tokens(9, 20)].concat(), 2)).expect("room");
+        let mut seen = Seen::default();
+        while !seen.ends.contains_key(&2) {
+            assert!(sim.step());
+            sim.check();
+            seen.take(&mut sim);
+        }
+        assert_eq!(most_before_a_pass(&seen), (0, 0), "{memory:?}");
+        assert!(seen.ends[&3].end.is_ok(), "it was computed instead");
+    }
+}
+
+#[test]
+fn beside_a_prompt_that_is_read_loads_come_in_larger_slices() {
+    const MIB: u64 = 1 << 20;
+    let cfg = SimConfig { block_bytes: 50 * MIB, ram_bytes: 16 << 30, n_batch: 64, ..config(2, 8192) };
+    let mut sim = Simulation::new(cfg, with_disk(16 << 30));
+    run_one(&mut sim, &request(1, tokens(1, 3200), 2));
+    sim = sim.restarted(with_disk(16 << 30));
+    sim.submit(Request { cache_prompt: false, ..request(2, tokens(2, 4000), 1) }).expect("room");
+    sim.step();
+    sim.submit(request(3, [tokens(1, 3200), tokens(9, 20)].concat(), 2)).expect("room");
+    let seen = run_all(&mut sim);
+    assert!(most_before_a_pass(&seen).1 <= 300 * MIB, "{:?}", most_before_a_pass(&seen));
+    assert_eq!(seen.ends[&3].usage.prefix_cache_tokens, 3200);
+}
+
+#[test]
+fn a_folder_outlives_an_engine_that_has_no_ram_for_it() {
+    let mut sim = Simulation::new(config(2, 2048), with_disk(1 << 20));
+    run_one(&mut sim, &request(1, tokens(1, 200), 5));
+    let mut sim = sim.restarted(SchedulerOptions { ram_bytes: Some(0), ..with_disk(1 << 20) });
+    run_one(&mut sim, &request(2, tokens(1, 200), 5));
+    let mut sim = sim.restarted(with_disk(1 << 20));
+    assert_eq!(run_one(&mut sim, &request(3, tokens(1, 200), 5)).0.usage.prefix_cache_tokens, 192);
+}
+
+#[test]
+fn what_is_loaded_is_used() {
+    let mut sim = Simulation::new(config(2, 2048), with_disk(1 << 20));
+    run_one(&mut sim, &request(1, tokens(1, 170), 1));
+    sim = sim.restarted(with_disk(1 << 20));
+    run_one(&mut sim, &request(2, [tokens(1, 128), tokens(7, 20)].concat(), 2));
+    let (end, seen) = run_one(&mut sim, &request(3, [tokens(1, 170), tokens(9, 10)].concat(), 2));
+    assert_eq!((end.prefix_source, on_disk(&seen, TierOp::Restore).0), (PrefixSource::Donor, 0));
+}
+
+#[test]
+fn who_leaves_stores_what_had_no_place_in_ram_too() {
+    // RAM has four blocks; what a stream keeps from being idle is in the cells only.
+    let mut sim = Simulation::new(SimConfig { ram_bytes: 4 << 10, ..config(2, 2048) }, with_disk(1 << 20));
+    run_one(&mut sim, &request(1, tokens(1, 250), 2));
+    sim = sim.restarted(with_disk(1 << 20));
+    sim.submit(Request { cache_prompt: false, ..request(2, tokens(2, 20), 400) }).expect("room");
+    for _ in 0..4 {
+        sim.step();
+    }
+    sim.submit(request(3, tokens(3, 250), 2)).expect("room");
+    for _ in 0..50 {
+        sim.step();
+    }
+    sim.submit(request(4, [tokens(1, 250), tokens(8, 9)].concat(), 2)).expect("room");
+    run_all(&mut sim);
+    sim.leave();
+    run_all(&mut sim);
+    let mut sim = sim.restarted(with_disk(1 << 20));
+    let (back, _) = run_one(&mut sim, &request(9, [tokens(3, 250), tokens(9, 9)].concat(), 2));
+    assert_eq!(back.usage.prefix_cache_tokens, 250);
+}
+
+#[test]
+fn beside_a_stream_that_never_ends_what_others_left_is_stored_all_the_same() {
+    let mut sim = Simulation::new(config(4, 4096), SchedulerOptions { n_parallel: 4, ..with_disk(1 << 20) });
+    sim.submit(Request { cache_prompt: false, ..request(1, tokens(9, 20), 2000) }).expect("room");
+    sim.submit(request(2, tokens(2, 600), 3)).expect("room");
+    let mut seen = Seen::default();
+    while sim.stats().disk_cache_entries < 10 {
+        assert!(sim.step());
+        sim.check();
+        seen.take(&mut sim);
+        assert!(!seen.ends.contains_key(&1), "it was stored in time");
+    }
 }

@@ -8,11 +8,12 @@ mod promises;
 mod ram;
 mod residency;
 mod sessions;
+mod stopping;
 mod swarm;
 
 use llama_batch::backend::sim::SimConfig;
 use llama_batch::core::{
-    Event, FinishReason, Finished, Mode, Request, RequestId, SamplingParams, SchedulerOptions, Token,
+    Event, FinishReason, Finished, Mode, Request, RequestId, SamplingParams, SchedulerOptions, StopRules, Token,
 };
 use llama_batch::error::Error;
 use llama_batch::options::StartOptions;
@@ -43,7 +44,10 @@ fn request(id: u64, prompt: Vec<Token>, max_tokens: u32) -> Request {
             penalty_present: 0.0,
             penalty_last_n: 64,
             seed: 7,
+            ignore_eos: false,
+            min_tokens: 0,
         },
+        stop: StopRules::default(),
         priority: 0,
         cache_prompt: true,
         session: None,

@@ -6,12 +6,22 @@ use llama_batch::backend::sim::{Fault, FaultRates};
 use llama_batch::core::{CellCost, MemoryKind};
 use llama_batch::options::{BatchStrategy, Key, StrategyOption};
 use proptest::prelude::*;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// One thing that happens in a swarm.
 #[derive(Clone, Debug)]
 enum Happening {
-    Submit { len: u32, shared: u32, max_tokens: u32, scope: u8, priority: i32, cache: bool, timeout_ms: Option<u64> },
+    Submit {
+        len: u32,
+        shared: u32,
+        max_tokens: u32,
+        scope: u8,
+        priority: i32,
+        cache: bool,
+        timeout_ms: Option<u64>,
+        stop: bool,
+    },
     Cancel(u8),
     Begin,
     Step,
@@ -21,16 +31,20 @@ enum Happening {
 }
 
 fn happening() -> impl Strategy<Value = Happening> {
-    let submit = (1u32..90, 0u32..60, 0u32..40, 0u8..3, 0i32..3, any::<bool>(), prop::option::weighted(0.1, 1u64..400))
-        .prop_map(|(len, shared, max_tokens, scope, priority, cache, timeout_ms)| Happening::Submit {
-            len,
-            shared,
-            max_tokens,
-            scope,
-            priority,
-            cache,
-            timeout_ms,
-        });
+    let submit =
+        (
+            1u32..90,
+            0u32..60,
+            0u32..40,
+            0u8..3,
+            0i32..3,
+            any::<bool>(),
+            prop::option::weighted(0.1, 1u64..400),
+            prop::bool::weighted(0.2),
+        )
+            .prop_map(|(len, shared, max_tokens, scope, priority, cache, timeout_ms, stop)| {
+                Happening::Submit { len, shared, max_tokens, scope, priority, cache, timeout_ms, stop }
+            });
     let fault = prop::sample::select(vec![
         Fault::KvFull,
         Fault::Fail(2),
@@ -134,7 +148,7 @@ fn swarm(config: &SimConfig, options: &SchedulerOptions, happenings: &[Happening
     let mut next = 1;
     for happening in happenings {
         match happening {
-            Happening::Submit { len, shared, max_tokens, scope, priority, cache, timeout_ms } => {
+            Happening::Submit { len, shared, max_tokens, scope, priority, cache, timeout_ms, stop } => {
                 let tokens =
                     [prompt(*shared), (0..*len).map(|i| ((next * 31 + u64::from(i)) % 250) as Token).collect()]
                         .concat();
@@ -142,6 +156,10 @@ fn swarm(config: &SimConfig, options: &SchedulerOptions, happenings: &[Happening
                     scope: (*scope > 0).then(|| Key(scope.to_string())),
                     priority: *priority,
                     cache_prompt: *cache,
+                    stop: StopRules {
+                        strings: if *stop { ["3 w4".to_string()].into() } else { Arc::default() },
+                        ..StopRules::default()
+                    },
                     timeout: timeout_ms.map(Duration::from_millis),
                     ..request(next, tokens, *max_tokens)
                 };
@@ -175,7 +193,7 @@ fn swarm(config: &SimConfig, options: &SchedulerOptions, happenings: &[Happening
     }
     assert_eq!(seen.ends.len(), requests.len(), "every request that was taken ended, and nothing is left");
     for (id, finished) in &seen.ends {
-        if matches!(finished.end, Ok(FinishReason::MaxTokens)) {
+        if matches!(finished.end, Ok(FinishReason::MaxTokens | FinishReason::Stop)) {
             let expected = alone_in(config, &requests[id]);
             assert_eq!(seen.text.get(id).cloned().unwrap_or_default(), expected, "request {id} got its own text");
         }

@@ -1,0 +1,80 @@
+//! Options that are text of some kind: keys, stop strings, paths.
+
+use super::value::{OptionType, Range, Value};
+use serde::{Deserialize, Serialize};
+
+/// A key that routes or isolates (`session`, `cache_scope`): any accepted hashable value, by equality.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Key(pub String);
+
+impl OptionType for Key {
+    const PYTHON: &'static str = "Key";
+    fn read(value: &Value, _: Option<Range>) -> Result<Self, String> {
+        match value {
+            Value::Key(s) => Ok(Self(s.clone())),
+            Value::Str(s) => Ok(Self(format!("s{}:{s}", s.len()))),
+            Value::Int(n) => Ok(Self(format!("i{n}"))),
+            Value::None | Value::Bool(_) | Value::Float(_) | Value::List(_) | Value::Callable(_) | Value::Other(_) => {
+                Err(format!("must be text, an integer, bytes, a UUID or a tuple of them, not {}", value.type_name()))
+            }
+        }
+    }
+    fn to_python(&self) -> String {
+        format!("{:?}", self.0)
+    }
+}
+
+/// Texts that end an answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopStrings(pub Vec<String>);
+
+impl StopStrings {
+    /// Each token is compared with all of them.
+    const MAX: usize = 64;
+    const MAX_BYTES: usize = 1024;
+}
+
+impl OptionType for StopStrings {
+    const PYTHON: &'static str = "str | Sequence[str]";
+    fn read(value: &Value, range: Option<Range>) -> Result<Self, String> {
+        let strings = match value {
+            Value::Str(s) => vec![s.clone()],
+            Value::List(_) => Vec::<String>::read(value, range)?,
+            Value::None
+            | Value::Bool(_)
+            | Value::Int(_)
+            | Value::Float(_)
+            | Value::Key(_)
+            | Value::Callable(_)
+            | Value::Other(_) => return Err(format!("must be text or a list of texts, not {}", value.type_name())),
+        };
+        if strings.iter().any(String::is_empty) {
+            return Err("must not be empty: every answer begins with that".into());
+        }
+        if strings.len() > Self::MAX || strings.iter().any(|s| s.len() > Self::MAX_BYTES) {
+            return Err(format!("must be {} texts of {} bytes at most", Self::MAX, Self::MAX_BYTES));
+        }
+        Ok(Self(strings))
+    }
+    fn to_python(&self) -> String {
+        format!("{:?}", self.0)
+    }
+}
+
+/// The name of a file or folder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathName(pub String);
+
+impl OptionType for PathName {
+    const PYTHON: &'static str = "str | PathLike[str]";
+    fn read(value: &Value, _: Option<Range>) -> Result<Self, String> {
+        let Value::Str(s) = value else { return Err(format!("must be a path, not {}", value.type_name())) };
+        if s.is_empty() || s.contains('\0') {
+            return Err(format!("must be a path, not {s:?}"));
+        }
+        Ok(Self(s.clone()))
+    }
+    fn to_python(&self) -> String {
+        format!("{:?}", self.0)
+    }
+}
