@@ -98,8 +98,10 @@ impl Scheduler {
         if self.free_slot().is_some()
             && let Some(id) = self.next_in_line()
         {
-            let just_came = self.live[&id].started_at.is_none();
-            assert!(just_came || self.running_ids().next().is_some(), "a parked request waits although nobody runs");
+            // Who was given more from the disk just now gets its slot next.
+            let live = &self.live[&id];
+            let comes = live.started_at.is_none() || live.loaded_at.is_some();
+            assert!(comes || self.running_ids().next().is_some(), "a parked request waits although nobody runs");
         }
     }
 }

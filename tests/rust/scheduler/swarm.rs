@@ -27,7 +27,10 @@ enum Happening {
     Step,
     Advance(u64),
     Fault(Fault),
-    Restart,
+    Restart {
+        ram: u64,
+        disk: u64,
+    },
 }
 
 fn happening() -> impl Strategy<Value = Happening> {
@@ -60,6 +63,10 @@ fn happening() -> impl Strategy<Value = Happening> {
         Fault::RefuseOpen,
         Fault::FailDraw,
     ]);
+    let budgets = (
+        prop::sample::select(vec![0, 1 << 10, 5 << 10, 1 << 20]),
+        prop::sample::select(vec![0, 3 << 10, 9 << 10, 1 << 20]),
+    );
     prop_oneof![
         4 => submit,
         1 => any::<u8>().prop_map(Happening::Cancel),
@@ -67,7 +74,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         12 => Just(Happening::Step),
         1 => (1u64..50).prop_map(Happening::Advance),
         1 => fault.prop_map(Happening::Fault),
-        1 => Just(Happening::Restart),
+        1 => budgets.prop_map(|(ram, disk)| Happening::Restart { ram, disk }),
     ]
 }
 
@@ -173,8 +180,9 @@ fn swarm(config: &SimConfig, options: &SchedulerOptions, happenings: &[Happening
             Happening::Step => drop(sim.step()),
             Happening::Advance(ms) => sim.advance(Duration::from_millis(*ms)),
             Happening::Fault(fault) => sim.inject(*fault),
-            Happening::Restart => {
-                sim = sim.restarted(options.clone());
+            Happening::Restart { ram, disk } => {
+                let budgets = SchedulerOptions { ram_bytes: Some(*ram), disk_bytes: *disk, ..options.clone() };
+                sim = sim.restarted(budgets);
                 requests.retain(|id, _| seen.ends.contains_key(id));
                 seen.text.retain(|id, _| seen.ends.contains_key(id));
                 seen.n_tokens.retain(|id, _| seen.ends.contains_key(id));
