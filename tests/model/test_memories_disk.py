@@ -6,7 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from llama_batch import Engine, OptionError
+import tiny_models
+from llama_batch import Engine, OptionError, SessionError
 from test_memories import FOLLOW_UPS, GREEDY, N_PROMPT, Memory, ask, churn, follow_up, memory, models
 from test_memories_pressure import Traffic
 
@@ -66,11 +67,11 @@ def test_any_order_of_requests_over_two_engines_gives_right_texts(memory: Memory
 
 def test_a_conversation_with_a_real_model_outlives_its_engine(smollm2: Path, oracle: Oracle, tmp_path: Path) -> None:
     options: dict[str, Any] = {"n_ctx": 4096, "n_parallel": 2, "prompt_cache_dir": tmp_path}
-    story = " ".join(f"In the year {1900 + n} the town of Millbrook had {n * 37 % 91} bakers." for n in range(40))
+    story = " ".join(f"In the year {1900 + n} the town of Millbrook had {n * 37 % 91} bakers." for n in range(16))
     with Engine(smollm2, **options) as engine:
         prompt = engine.model.tokenize(story)
         first = engine.generate(prompt, **GREEDY).result()
-        turn = [*prompt, *first.token_ids, *engine.model.tokenize(" In the year 1940 the town of")]
+        turn = [*prompt, *first.token_ids, *engine.model.tokenize(" In the year 1916 the town of")]
     with Engine(smollm2, **options) as engine:
         second = engine.generate(turn, **GREEDY).result()
         assert second.usage.prefix_cache_tokens >= len(prompt)
@@ -80,3 +81,23 @@ def test_a_conversation_with_a_real_model_outlives_its_engine(smollm2: Path, ora
 def test_a_budget_that_holds_nothing_is_refused(smollm2: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="a block of tokens takes 2 MiB at least"):
         Engine(smollm2, n_ctx=512, prompt_cache_dir=tmp_path, prompt_cache_dir_mb=1).wait_ready()
+
+
+def test_a_state_of_a_longer_context_is_another_where_its_positions_are_turned_otherwise(tmp_path: Path) -> None:
+    tiny_models.full(tmp_path / "long.gguf", original_context=1024)
+    prompt = list(range(3, 200))
+
+    def engine(n_ctx: int, **options: Any) -> Engine:
+        return Engine(tmp_path / "long.gguf", n_ctx=n_ctx, n_parallel=1, n_threads=1, **options)
+
+    folder: dict[str, Any] = {"prompt_cache_dir": tmp_path / "cache", "prompt_cache_ram_mb": 64}
+    with engine(1024, **folder) as short:
+        ask(short, prompt, session="tale")
+        short.save_session("tale", tmp_path / "tale")
+    with engine(2048, **folder) as long:
+        with pytest.raises(SessionError, match="another model"):
+            long.load_session(tmp_path / "tale")
+        assert ask(long, prompt).usage.prefix_cache_tokens == 0
+    for n_ctx in (512, 1024, 4096):
+        with engine(n_ctx, **folder) as again:
+            assert ask(again, prompt).usage.prefix_cache_tokens >= 192

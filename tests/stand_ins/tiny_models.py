@@ -152,11 +152,21 @@ class _Maker:
         self.out.close()
 
 
-def full(path: Path) -> None:
-    """Full attention: Llama's architecture, `llama_kv_cache`."""
+def full(path: Path, *, original_context: int = 0) -> None:
+    """Full attention: Llama's architecture, `llama_kv_cache`.
+
+    Args:
+        path: the file.
+        original_context: a context beyond which positions are turned by other factors (LongRoPE); 0 has none.
+    """
     model = _Maker(path, "llama", 1)
     model.attention_sizes()
     model.out.add_rope_dimension_count(HEAD_WIDTH)
+    if original_context:
+        model.out.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)
+        model.out.add_rope_scaling_orig_ctx_len(original_context)
+        model.add("rope_factors_long.weight", np.linspace(1, 16, HEAD_WIDTH // 2))
+        model.add("rope_factors_short.weight", np.ones(HEAD_WIDTH // 2))
     model.ends()
     for layer in range(LAYERS):
         model.same(f"blk.{layer}.attn_norm.weight", WIDTH)
