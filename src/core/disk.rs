@@ -25,6 +25,8 @@ const AHEAD_IDLE: u64 = 16 << 20;
 const AHEAD_BUSY: u64 = 1;
 /// What is moved as a whole beside streams at most, where there are no blocks. Unit: bytes.
 const WHOLE_BUSY: u64 = 64 << 20;
+/// Blocks that were used, from which on the folder is told of them, whoever is there.
+const MANY_USED: usize = 1024;
 /// What a file takes beside its state, at most, apart from its tokens and its scope. Unit: bytes.
 const HEADER_BYTES: u64 = 512;
 
@@ -228,7 +230,7 @@ impl Scheduler {
         if !self.disk.is_on() || !(is_idle || self.disk.n_stored == 0) {
             return;
         }
-        if is_idle && !self.disk.used.is_empty() {
+        if self.disk.used.len() >= if is_idle { 1 } else { MANY_USED } {
             let used = std::mem::take(&mut self.disk.used).into_iter();
             let mut used: Vec<_> = used.filter_map(|id| Some((self.disk.blocks.get(id)?.last_used, id))).collect();
             used.sort_unstable();
