@@ -222,7 +222,7 @@ impl Scheduler {
         }
         live.tokens.push(drawn.token);
         self.totals.n_generated_tokens += 1;
-        let may_stop = live.n_generated() > live.request.stop.min_tokens;
+        let may_stop = live.n_generated() > live.request.sampling.min_tokens;
         let (piece, stopped) = live.output.push(&live.request.stop, may_stop, drawn.token, &drawn.piece);
         if let Some((text, tokens)) = piece {
             self.events.push_back(Event::Chunk { request: id, text, tokens });

@@ -2,10 +2,10 @@
 
 use super::event::{Event, FinishReason, PressureReason};
 use super::ids::{RequestId, SeqId};
+use super::ram::Most;
 use super::running::{Live, Place};
 use super::scheduler::Scheduler;
 use super::strategy;
-use super::tiers::Most;
 use super::time::Time;
 use super::work::{Grant, Op, Row, StrategyRow, StrategyView, Work};
 use crate::options::{BatchStrategy, StrategyOption};

@@ -7,8 +7,8 @@
 use super::blocks::{Blocks, Place, Room};
 use super::event::{Tier, TierOp};
 use super::ids::{BlobId, RequestId, Token};
+use super::ram::LATE_BUSY_BYTES;
 use super::scheduler::Scheduler;
-use super::tiers::LATE_BUSY_BYTES;
 use super::time::Time;
 use super::work::{Op, OpResult};
 use crate::options::Key;
@@ -213,7 +213,7 @@ impl Scheduler {
             let Some(block) = self.disk.blocks.get(*entry) else { break };
             let (tokens, room) =
                 (Arc::clone(&block.tokens), Room { n_bytes: block.n_bytes, drop_until: Some(Time::NEVER) });
-            let Some(blob) = self.take_in(now, parent, scope, &tokens, room) else { break };
+            let Some(blob) = self.take_in(Tier::Ram, now, parent, scope, &tokens, room) else { break };
             let len = tokens.len() as u32;
             self.ops.push(Op::Load { entry: *entry, blob, from, len });
             n_bytes += room.n_bytes;
@@ -285,7 +285,7 @@ impl Scheduler {
             let beside =
                 HEADER_BYTES + 4 * tokens.len() as u64 + scope.as_ref().map_or(0, |scope| scope.0.len() as u64);
             let room = Room { n_bytes: n_state + beside, drop_until: Some(used) };
-            let Some(entry) = self.take_in_on_disk(parent, scope.as_ref(), &tokens, used, room) else { break };
+            let Some(entry) = self.take_in(Tier::Disk, used, parent, scope.as_ref(), &tokens, room) else { break };
             n_bytes += room.n_bytes;
             self.disk.n_stored += room.n_bytes;
             let len = tokens.len() as u32;
@@ -295,42 +295,15 @@ impl Scheduler {
         (n_bytes, n_there, true)
     }
 
-    /// A place on disk, and what has to go for it.
-    fn take_in_on_disk(
-        &mut self,
-        parent: Option<BlobId>,
-        scope: Option<&Key>,
-        tokens: &[Token],
-        used: Time,
-        room: Room,
-    ) -> Option<BlobId> {
-        loop {
-            match self.disk.blocks.place(parent, scope, tokens, room) {
-                Place::Free => return Some(self.disk.blocks.add(parent, scope, tokens, used, room.n_bytes)),
-                Place::Taken(old) => {
-                    let (n_tokens, n_bytes) = (self.disk.blocks.len_of(old), self.disk.blocks.bytes_of(&[old]));
-                    self.tally.add(Tier::Disk, TierOp::Evict, n_tokens, n_bytes);
-                    self.disk.blocks.remove(old);
-                    self.ops.push(Op::Discard(old));
-                }
-                Place::None => return None,
-            }
-        }
-    }
-
     pub(super) fn apply_store(&mut self, entry: BlobId, len: u32, result: OpResult) {
         match result.into_saved() {
             Ok(n_bytes) => {
-                let gone = self.disk.blocks.set_bytes(entry, n_bytes);
-                self.ops.extend(gone.into_iter().map(Op::Discard));
+                self.keep_block(Tier::Disk, entry, n_bytes);
                 self.tally.add(Tier::Disk, TierOp::Save, len, n_bytes);
-                for other in self.subsumed_in(&self.disk.blocks, entry) {
-                    self.lose_on_disk(other);
-                }
             }
             Err((reason, _)) => {
                 self.tally.fail(Tier::Disk, len, reason);
-                self.lose_on_disk(entry);
+                self.lose(Tier::Disk, entry);
             }
         }
     }
@@ -338,22 +311,16 @@ impl Scheduler {
     pub(super) fn apply_load(&mut self, entry: BlobId, blob: BlobId, len: u32, result: OpResult) {
         match result.into_saved() {
             Ok(n_bytes) => {
-                self.keep_in_ram(blob, n_bytes);
+                self.keep_block(Tier::Ram, blob, n_bytes);
                 self.tally.add(Tier::Disk, TierOp::Restore, len, n_bytes);
             }
             Err((reason, is_lost)) => {
-                self.lose(blob);
+                self.lose(Tier::Ram, blob);
                 self.tally.fail(Tier::Disk, len, reason);
                 if is_lost {
-                    self.lose_on_disk(entry);
+                    self.lose(Tier::Disk, entry);
                 }
             }
         }
-    }
-
-    /// A block on disk is of no use, and neither is what stands on it.
-    fn lose_on_disk(&mut self, entry: BlobId) {
-        let gone = self.disk.blocks.forget(entry);
-        self.ops.extend(gone.into_iter().map(Op::Discard));
     }
 }

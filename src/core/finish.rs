@@ -38,7 +38,6 @@ impl Scheduler {
     }
 
     fn tell_end(&mut self, now: Time, id: RequestId, mut live: Live, end: End) {
-        let timings = timings(now, &live);
         if let Some((text, tokens)) = live.output.flush() {
             self.events.push_back(Event::Chunk { request: id, text, tokens });
         }
@@ -56,9 +55,9 @@ impl Scheduler {
         self.events.push_back(Event::Finished(Box::new(Finished {
             request: id,
             end,
-            stopped_by: live.stopped_by,
+            stopped_by: live.stopped_by.take(),
             usage,
-            timings,
+            timings: timings(now, &live),
             seq: live.last_seq,
             mode: live.request.mode,
             session: live.request.session,

@@ -29,6 +29,7 @@ mod memory;
 mod mix;
 mod output;
 mod prefix;
+mod ram;
 mod request;
 mod residency;
 mod running;

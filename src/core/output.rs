@@ -12,7 +12,7 @@ use super::text::Utf8Assembler;
 pub(super) type Piece = (String, Vec<Token>);
 
 /// The text of one request.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Output {
     utf8: Utf8Assembler,
     held: String,
@@ -23,10 +23,6 @@ pub(super) struct Output {
 }
 
 impl Output {
-    pub(super) fn new() -> Self {
-        Self { utf8: Utf8Assembler::default(), held: String::new(), tokens: Vec::new(), free_from: 0 }
-    }
-
     /// Take one token: what may leave, and which stop string is complete with it.
     ///
     /// `may_stop` is whether a stop string may end the request here.
@@ -37,12 +33,11 @@ impl Output {
         token: Token,
         bytes: &[u8],
     ) -> (Option<Piece>, Option<usize>) {
-        let Some((text, tokens)) = self.utf8.push(token, bytes) else { return (None, None) };
+        let Some(piece) = self.utf8.push(token, bytes) else { return (None, None) };
         if rules.strings.is_empty() {
-            return (Some((text, tokens)), None);
+            return (Some(piece), None);
         }
-        self.held.push_str(&text);
-        self.tokens.extend(tokens.into_iter().map(|token| (token, self.held.len())));
+        self.hold(piece);
         if !may_stop {
             self.free_from = self.held.len();
         }
@@ -58,11 +53,15 @@ impl Output {
 
     /// What is left at the end: an incomplete character becomes U+FFFD, and what was held is no stop string.
     pub(super) fn flush(&mut self) -> Option<Piece> {
-        if let Some((text, tokens)) = self.utf8.flush() {
-            self.held.push_str(&text);
-            self.tokens.extend(tokens.into_iter().map(|token| (token, self.held.len())));
+        if let Some(piece) = self.utf8.flush() {
+            self.hold(piece);
         }
         self.take_all()
+    }
+
+    fn hold(&mut self, (text, tokens): Piece) {
+        self.held.push_str(&text);
+        self.tokens.extend(tokens.into_iter().map(|token| (token, self.held.len())));
     }
 
     /// The stop string that is complete first, and where it is.
@@ -121,7 +120,7 @@ mod tests {
 
     /// Chunks until the end, and which stop string ended it.
     fn say(rules: &StopRules, n_free: usize, pieces: &[&[u8]]) -> (Vec<Piece>, Option<usize>) {
-        let (mut output, mut chunks) = (Output::new(), Vec::new());
+        let (mut output, mut chunks) = (Output::default(), Vec::new());
         for (i, bytes) in pieces.iter().enumerate() {
             let (piece, stopped) = output.push(rules, i >= n_free, i as Token, bytes);
             chunks.extend(piece);

@@ -25,7 +25,7 @@ impl Mode {
     }
 }
 
-/// How tokens are drawn, every value settled. The core passes it on to the backend unread.
+/// How tokens are drawn, every value settled. For the backend; the core reads nothing of it but `min_tokens`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SamplingParams {
     /// 0 is greedy.
@@ -48,11 +48,11 @@ pub struct SamplingParams {
     pub seed: u64,
     /// Tokens of the model's own that end a generation are never drawn.
     pub ignore_eos: bool,
-    /// Nothing that would end the generation is drawn until so many tokens are.
+    /// Nothing that would end the generation is drawn until so many tokens are; only limits end it before.
     pub min_tokens: u32,
 }
 
-/// What ends a request beside the model and its limits.
+/// What ends a request beside the model and its limits, once [`SamplingParams::min_tokens`] are generated.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopRules {
     /// Text that ends it; none is empty.
@@ -61,8 +61,6 @@ pub struct StopRules {
     pub include: bool,
     /// Tokens that end it.
     pub tokens: Arc<[Token]>,
-    /// Until so many are generated only limits end it.
-    pub min_tokens: u32,
 }
 
 /// A request as the core takes it: owned data, every option settled.
@@ -148,7 +146,6 @@ impl Request {
                 strings: stop.map(|stop| stop.0).unwrap_or_default().into(),
                 include: include_stop,
                 tokens: stop_tokens.collect(),
-                min_tokens,
             },
             priority,
             cache_prompt: cache_prompt.unwrap_or(engine.cache_prompt),

@@ -81,7 +81,7 @@ impl Live {
             n_computed: 0,
             doomed: None,
             n_failures: 0,
-            output: Output::new(),
+            output: Output::default(),
             stopped_by: None,
             has_sampler: false,
             pos_min: 0,

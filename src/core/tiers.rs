@@ -1,32 +1,14 @@
-//! What moves between the KV cells and the RAM tier: blocks are saved before their cells are given up, and restored
-//! instead of being computed again.
+//! What the cache tiers below the KV cells do alike: blocks find a place, stay, go, and it is told.
 
-use super::blocks::{Blocks, MIN_PART, Place, Room};
-use super::donors::Match;
-use super::event::{Event, PrefixSource, Tier, TierOp};
-use super::ids::{BlobId, RequestId, SeqId, Token};
+use super::blocks::{Blocks, Place, Room};
+use super::event::{Event, Tier, TierOp};
+use super::ids::{BlobId, Token};
 use super::memory::MemoryKind;
 use super::scheduler::Scheduler;
-use super::sequences::Holder;
 use super::time::Time;
-use super::work::{Op, OpResult};
+use super::work::Op;
 use crate::options::Key;
 use std::collections::BTreeMap;
-use std::sync::Arc;
-
-/// Blocks that are saved ahead of need in one turn, while nobody waits for a token, and while somebody does.
-const AHEAD_IDLE: u32 = 4;
-const AHEAD_BUSY: u32 = 1;
-/// Blocks of one cached sequence that are saved at its eviction while somebody waits for a token: the rest is given up.
-const LATE_BUSY: u32 = 32;
-/// The same, where only whole sequences can be saved. Unit: bytes.
-const AHEAD_BUSY_BYTES: u64 = 16 << 20;
-pub(super) const LATE_BUSY_BYTES: u64 = 64 << 20;
-/// Positions of a whole sequence that are worth saving.
-const MIN_WHOLE: u32 = 32;
-
-/// Instead of how much of a sequence was saved: there was no room for more.
-const NO_PLACE: u32 = u32::MAX;
 
 /// What happened in the tiers since it was told last.
 #[derive(Debug, Default)]
@@ -54,186 +36,29 @@ impl Tally {
     }
 }
 
-/// How much may be saved.
-#[derive(Clone, Copy)]
-pub(super) struct Most {
-    n_blocks: u32,
-    /// Of a whole sequence. Unit: bytes.
-    n_bytes: u64,
-    /// Blocks may go for it that were last used then or before.
-    drop_until: Option<Time>,
-}
-
-impl Most {
-    pub(super) const ALL: Self = Self { n_blocks: u32::MAX, n_bytes: u64::MAX, drop_until: Some(Time::NEVER) };
+impl Tier {
+    /// Drop one of its blocks.
+    fn drop_op(self, block: BlobId) -> Op {
+        match self {
+            Self::Ram => Op::Forget(block),
+            Self::Disk => Op::Discard(block),
+        }
+    }
 }
 
 impl Scheduler {
-    /// Save the first tokens of a sequence that are not in RAM yet, as much as may be; how many tokens are there then.
-    ///
-    /// What still has its cells drives nothing out of RAM that was used later: that would be lost, and this is not.
-    pub(super) fn save(&mut self, now: Time, seq: SeqId, scope: Option<&Key>, tokens: &[Token], most: Most) -> u32 {
-        if !self.ram.is_on() {
-            0
-        } else if self.ram.block() > 0 {
-            self.save_blocks(now, seq, scope, tokens, most)
-        } else {
-            self.save_whole(now, seq, scope, tokens, most)
+    fn blocks(&self, tier: Tier) -> &Blocks {
+        match tier {
+            Tier::Ram => &self.ram,
+            Tier::Disk => &self.disk.blocks,
         }
     }
 
-    fn save_blocks(&mut self, now: Time, seq: SeqId, scope: Option<&Key>, tokens: &[Token], most: Most) -> u32 {
-        let block = self.ram.block();
-        let mut path = self.ram.path(scope, tokens);
-        self.ram.touch(&path, now);
-        let n_there = path.len();
-        let room = Room { n_bytes: self.limits.state.bytes(self.limits.memory, block), drop_until: most.drop_until };
-        let blocks = tokens.chunks_exact(block as usize).enumerate();
-        for (at, tokens) in blocks.skip(n_there).take(most.n_blocks as usize) {
-            let Some(blob) = self.take_in(now, path.last().copied(), scope, tokens, room) else { break };
-            self.ops.push(Op::Save { seq, from: at as u32 * block, len: block, blob });
-            path.push(blob);
+    fn blocks_mut(&mut self, tier: Tier) -> &mut Blocks {
+        match tier {
+            Tier::Ram => &mut self.ram,
+            Tier::Disk => &mut self.disk.blocks,
         }
-        let from = path.len() as u32 * block;
-        from + self.save_rest(now, seq, scope, &tokens[from as usize..], &path, room)
-    }
-
-    /// Save what is behind the last whole block, where that is all there is; how many tokens of it are there then.
-    fn save_rest(
-        &mut self,
-        now: Time,
-        seq: SeqId,
-        scope: Option<&Key>,
-        rest: &[Token],
-        path: &[BlobId],
-        room: Room,
-    ) -> u32 {
-        let (len, block) = (rest.len() as u32, self.ram.block());
-        if !(MIN_PART..block).contains(&len) {
-            return 0;
-        }
-        if let Some((blob, n_there)) = self.ram.part(scope, path, rest)
-            && n_there == len
-        {
-            self.ram.touch(&[blob], now);
-            return len;
-        }
-        let Some(blob) = self.take_in(now, path.last().copied(), scope, rest, room) else { return 0 };
-        self.ops.push(Op::Save { seq, from: path.len() as u32 * block, len, blob });
-        len
-    }
-
-    /// Save all that a sequence holds, which is these tokens.
-    fn save_whole(&mut self, now: Time, seq: SeqId, scope: Option<&Key>, tokens: &[Token], most: Most) -> u32 {
-        let len = tokens.len() as u32;
-        let (there, n_there) = self.best_of(&self.ram, scope, tokens);
-        if n_there == len {
-            self.ram.touch(&there, now);
-            return len;
-        }
-        let n_bytes = self.limits.state.bytes(self.limits.memory, len);
-        if len >= MIN_WHOLE && n_bytes <= most.n_bytes {
-            let room = Room { n_bytes, drop_until: most.drop_until };
-            if let Some(blob) = self.take_in(now, None, scope, tokens, room) {
-                self.ops.push(Op::Save { seq, from: 0, len, blob });
-                return len;
-            }
-        }
-        0
-    }
-
-    /// A place in the tier, and what has to go for it.
-    pub(super) fn take_in(
-        &mut self,
-        now: Time,
-        parent: Option<BlobId>,
-        scope: Option<&Key>,
-        tokens: &[Token],
-        room: Room,
-    ) -> Option<BlobId> {
-        loop {
-            match self.ram.place(parent, scope, tokens, room) {
-                Place::Free => return Some(self.ram.add(parent, scope, tokens, now, room.n_bytes)),
-                Place::Taken(old) => {
-                    self.store_late(old);
-                    self.tally.add(Tier::Ram, TierOp::Evict, self.ram.len_of(old), self.ram.bytes_of(&[old]));
-                    self.ram.remove(old);
-                    self.ops.push(Op::Forget(old));
-                }
-                Place::None => return None,
-            }
-        }
-    }
-
-    /// Save what a cached sequence holds, before it goes.
-    pub(super) fn save_cached(&mut self, seq: SeqId) {
-        if let Some(Holder::Cached(cached)) = self.sequences.holder(seq) {
-            let (scope, tokens, last_used) = (cached.scope.clone(), Arc::clone(&cached.tokens), cached.last_used);
-            let most = Most { n_blocks: LATE_BUSY, n_bytes: LATE_BUSY_BYTES, ..Most::ALL };
-            let most = if self.is_decoding() { most } else { Most::ALL };
-            self.save(last_used, seq, scope.as_ref(), &tokens, most);
-        }
-    }
-
-    /// Whether somebody waits for the next token.
-    pub(super) fn is_decoding(&self) -> bool {
-        self.running_ids().any(|id| self.live[&id].is_decoding())
-    }
-
-    /// Save what a running request has computed, as much as may be: before its cells go, or where it will be continued
-    /// from.
-    pub(super) fn save_running(&mut self, now: Time, id: RequestId, seq: SeqId, most: Most) {
-        let live = &self.live[&id];
-        if live.request.cache_prompt {
-            let (scope, tokens) = (live.request.scope.clone(), live.tokens[..live.n_computed as usize].to_vec());
-            self.save(now, seq, scope.as_ref(), &tokens, most);
-        }
-    }
-
-    /// What may be saved at once beside other streams: those must not feel it.
-    pub(super) fn beside(&self, id: RequestId) -> Most {
-        let others = self.running_ids().any(|other| other != id && self.live[&other].is_decoding());
-        if others { Most { n_bytes: LATE_BUSY_BYTES, ..Most::ALL } } else { Most::ALL }
-    }
-
-    /// While cells or sequences run short, save a little of what will be evicted next, once before each pass and as long
-    /// as nobody is there: an eviction that has nothing left to save takes no time.
-    pub(super) fn save_ahead(&mut self) {
-        // What is to be on disk when the engine ends has to be in RAM before.
-        let short = self.sequences.is_short() || self.disk.is_on();
-        let is_turn = !self.saved_ahead || self.live.is_empty();
-        if !is_turn || !self.ram.is_on() || !short {
-            return;
-        }
-        self.saved_ahead = true;
-        let next = self.sequences.cached().filter(|(_, c)| c.n_saved < self.n_savable(c.tokens.len() as u32));
-        let Some((seq, cached)) = next.min_by_key(|(seq, c)| (c.last_used, *seq)) else { return };
-        // With a folder below, what is dropped from RAM is not lost.
-        let drop_until = self.may_go_for(cached.last_used);
-        let (n_saved, n_savable) = self.save_slice(seq, drop_until);
-        if let Some(cached) = self.sequences.cached_mut(seq) {
-            // What finds no place now is not tried again.
-            let grew = n_saved > cached.n_saved || n_saved >= n_savable;
-            cached.n_saved = if grew { n_saved } else { NO_PLACE };
-        }
-    }
-
-    /// Tokens of a sequence of this length that can be saved.
-    fn n_savable(&self, len: u32) -> u32 {
-        let rest = len.checked_rem(self.ram.block()).unwrap_or(0);
-        if rest < MIN_PART { len - rest } else { len }
-    }
-
-    /// Save a little of a cached sequence, into free room or in place of what was last used then or before; how much of it is
-    /// saved then, of how much.
-    pub(super) fn save_slice(&mut self, seq: SeqId, drop_until: Option<Time>) -> (u32, u32) {
-        let Some(Holder::Cached(cached)) = self.sequences.holder(seq) else { return (0, 0) };
-        let (scope, tokens, last_used) = (cached.scope.clone(), Arc::clone(&cached.tokens), cached.last_used);
-        let busy = Most { n_blocks: AHEAD_BUSY, n_bytes: AHEAD_BUSY_BYTES, drop_until };
-        let most = if self.is_decoding() { busy } else { Most { n_blocks: AHEAD_IDLE, n_bytes: u64::MAX, ..busy } };
-        // To be saved is no use: the order of going stays that of use.
-        let n_saved = self.save(last_used, seq, scope.as_ref(), &tokens, most);
-        (n_saved, self.n_savable(tokens.len() as u32))
     }
 
     /// The blocks of a tier that give most of these tokens, from the first, and how many they give: what they hold behind
@@ -252,135 +77,59 @@ impl Scheduler {
         found.next().map_or((Vec::new(), 0), |(blob, _, len)| (vec![blob], len))
     }
 
-    /// Tokens of these that the RAM tier can give, from the first.
-    pub(super) fn n_in_ram(&self, scope: Option<&Key>, tokens: &[Token]) -> u32 {
-        self.best_of(&self.ram, scope, tokens).1
-    }
-
-    /// Give an empty sequence the first `len` tokens of its request from the RAM tier, behind what another holds of them.
-    pub(super) fn restore(&mut self, now: Time, id: RequestId, to: SeqId, base: Option<Match>, len: u32) {
-        let block = self.ram.block();
-        if block == 0 {
-            return self.restore_whole(now, id, to, len);
-        }
-        let live = &self.live[&id];
-        let (scope, tokens) = (live.request.scope.as_ref(), &live.tokens[..len as usize]);
-        let (path, _) = self.best_of(&self.ram, scope, tokens);
-        let n_shared = base.map_or(0, |base| base.len / block);
-        let base = base.filter(|_| n_shared > 0).map(|base| Match { len: n_shared * block, ..base });
-        if let Some(base) = base {
-            self.adopt(now, base, to);
-        }
-        let blobs = path[n_shared as usize..].to_vec();
-        self.ram.touch(&path, now);
-        let n_cells: u32 = blobs.iter().map(|blob| self.ram.len_of(*blob)).sum();
-        self.push_restore(Op::Restore { seq: to, from: n_shared * block, blobs }, n_cells, base);
-        if len < n_shared * block + n_cells {
-            self.ops.push(Op::Trim { seq: to, len });
-        }
-        self.begin_with(now, id, len, self.ram_source(id));
-    }
-
-    fn restore_whole(&mut self, now: Time, id: RequestId, to: SeqId, len: u32) {
-        let live = &self.live[&id];
-        let (scope, tokens) = (live.request.scope.as_ref(), &live.tokens[..len as usize]);
-        let (found, len) = self.best_of(&self.ram, scope, tokens);
-        let Some(blob) = found.first().copied() else { return self.begin_with(now, id, 0, PrefixSource::None) };
-        self.ram.touch(&[blob], now);
-        let n_held = self.ram.len_of(blob);
-        self.push_restore(Op::Restore { seq: to, from: 0, blobs: vec![blob] }, n_held, None);
-        if len < n_held {
-            self.ops.push(Op::Trim { seq: to, len });
-        }
-        self.begin_with(now, id, len, self.ram_source(id));
-    }
-
-    fn ram_source(&self, id: RequestId) -> PrefixSource {
-        if self.live[&id].loaded_at.is_some() { PrefixSource::Disk } else { PrefixSource::Ram }
-    }
-
-    /// Restore blocks, which takes so many cells, and keep them until that is done.
-    fn push_restore(&mut self, op: Op, n_cells: u32, base: Option<Match>) {
-        let Op::Restore { blobs, .. } = &op else { return };
-        self.ram.pin(blobs);
-        self.reserved += n_cells;
-        let n_missing =
-            (self.sequences.cells.n_used() + self.reserved).saturating_sub(self.limits.n_ctx + self.freeing);
-        if self.limits.is_pool && n_missing > 0 {
-            self.evict_for(n_missing, base.map(|base| base.seq));
-        }
-        self.ops.push(op);
-    }
-
-    pub(super) fn apply_save(&mut self, blob: BlobId, len: u32, result: &OpResult) {
-        let OpResult::Saved { n_bytes } = result else { return self.lose(blob) };
-        if self.keep_in_ram(blob, *n_bytes) {
-            self.tally.add(Tier::Ram, TierOp::Save, len, *n_bytes);
-            self.disk.note_saved(blob);
+    /// A place in a tier, and what has to go for it.
+    pub(super) fn take_in(
+        &mut self,
+        tier: Tier,
+        now: Time,
+        parent: Option<BlobId>,
+        scope: Option<&Key>,
+        tokens: &[Token],
+        room: Room,
+    ) -> Option<BlobId> {
+        loop {
+            match self.blocks(tier).place(parent, scope, tokens, room) {
+                Place::Free => return Some(self.blocks_mut(tier).add(parent, scope, tokens, now, room.n_bytes)),
+                Place::Taken(old) => self.make_go(tier, old),
+                Place::None => return None,
+            }
         }
     }
 
-    /// A block is in RAM, and takes so many bytes; whether it may stay.
-    pub(super) fn keep_in_ram(&mut self, blob: BlobId, n_bytes: u64) -> bool {
-        let gone = self.ram.set_bytes(blob, n_bytes);
+    /// A block goes for another, nothing standing on it. What leaves RAM may go on to the disk.
+    fn make_go(&mut self, tier: Tier, old: BlobId) {
+        if tier == Tier::Ram {
+            self.store_late(old);
+        }
+        let (n_tokens, n_bytes) = (self.blocks(tier).len_of(old), self.blocks(tier).bytes_of(&[old]));
+        self.tally.add(tier, TierOp::Evict, n_tokens, n_bytes);
+        self.blocks_mut(tier).remove(old);
+        self.ops.push(tier.drop_op(old));
+    }
+
+    /// A block is in its tier, and takes so many bytes; whether it may stay. What is of no use beside it goes: of full
+    /// attention the longer one gives all that the shorter ones do.
+    pub(super) fn keep_block(&mut self, tier: Tier, block: BlobId, n_bytes: u64) -> bool {
+        let gone = self.blocks_mut(tier).set_bytes(block, n_bytes);
         let stays = gone.is_empty();
-        self.ops.extend(gone.into_iter().map(Op::Forget));
-        if stays {
-            for other in self.subsumed_in(&self.ram, blob) {
-                self.lose(other);
+        self.ops.extend(gone.into_iter().map(|block| tier.drop_op(block)));
+        if stays && self.limits.memory == MemoryKind::Full {
+            for other in self.blocks(tier).subsumed(block) {
+                self.lose(tier, other);
             }
         }
         stays
     }
 
-    /// The blocks of a tier that are of no use beside another: of full attention the longer one gives all that they do.
-    pub(super) fn subsumed_in(&self, tier: &Blocks, blob: BlobId) -> Vec<BlobId> {
-        if self.limits.memory == MemoryKind::Full { tier.subsumed(blob) } else { Vec::new() }
-    }
-
-    pub(super) fn apply_restore(&mut self, seq: SeqId, from: u32, blobs: &[BlobId], result: &OpResult) {
-        let (n_restored, n_tokens, lost) = match result {
-            OpResult::Restored { n_blobs, n_tokens, lost } => (*n_blobs as usize, *n_tokens, *lost),
-            OpResult::Done
-            | OpResult::Refused(_)
-            | OpResult::Lost(_)
-            | OpResult::Saved { .. }
-            | OpResult::Exported(_) => (0, 0, false),
-        };
-        self.ram.unpin(blobs);
-        assert!(n_restored == 0 || self.sequences.cells.len(seq) == from, "blocks follow what a sequence holds");
-        self.sequences.cells.extend(seq, n_tokens);
-        if n_restored > 0 {
-            let n_bytes = self.ram.bytes_of(&blobs[..n_restored]);
-            self.tally.add(Tier::Ram, TierOp::Restore, n_tokens, n_bytes);
-        }
-        if let Some(live) = self.holder_mut(seq)
-            && n_restored < blobs.len()
-        {
-            live.n_computed = live.n_computed.min(from + n_tokens);
-            live.was_refused();
-            if live.n_computed == 0 {
-                live.found = PrefixSource::None;
-            }
-        }
-        if lost && let Some(next) = blobs.get(n_restored) {
-            self.lose(*next);
-        }
-    }
-
-    /// A block in RAM is of no use, and neither is what stands on it.
-    pub(super) fn lose(&mut self, blob: BlobId) {
-        let gone = self.ram.forget(blob);
-        self.ops.extend(gone.into_iter().map(Op::Forget));
+    /// A block is of no use, and neither is what stands on it.
+    pub(super) fn lose(&mut self, tier: Tier, block: BlobId) {
+        let gone = self.blocks_mut(tier).forget(block);
+        self.ops.extend(gone.into_iter().map(|block| tier.drop_op(block)));
     }
 
     pub(super) fn tell_tiers(&mut self) {
         for ((tier, op), Sum { n_tokens, n_bytes, reason }) in std::mem::take(&mut self.tally).0 {
-            let blocks = match tier {
-                Tier::Ram => &self.ram,
-                Tier::Disk => &self.disk.blocks,
-            };
-            let (total_bytes, n_entries) = (blocks.n_bytes(), blocks.n_blocks());
+            let (total_bytes, n_entries) = (self.blocks(tier).n_bytes(), self.blocks(tier).n_blocks());
             self.events.push_back(Event::TierChanged { tier, op, n_bytes, n_tokens, total_bytes, n_entries, reason });
         }
     }

@@ -1,11 +1,11 @@
 //! Sessions on their way to a file and back: their tokens, and their state by way of the RAM tier.
 
 use super::blocks::Room;
-use super::event::Event;
+use super::event::{Event, Tier};
 use super::ids::{BlobId, Token};
+use super::ram::Most;
 use super::scheduler::Scheduler;
 use super::sequences::{Cached, Holder};
-use super::tiers::Most;
 use super::time::Time;
 use super::work::{Op, OpResult};
 use crate::error::Error;
@@ -132,7 +132,7 @@ impl Scheduler {
                 continue;
             }
             let room = Room { n_bytes: part.state.len() as u64, drop_until: Some(Time::NEVER) };
-            let Some(blob) = self.take_in(now, path.last().copied(), scope, own, room) else { break };
+            let Some(blob) = self.take_in(Tier::Ram, now, path.last().copied(), scope, own, room) else { break };
             self.ops.push(Op::Import { blob, from: part.from, len: part.len, state: part.state });
             path.push(blob);
         }

@@ -109,15 +109,14 @@ impl WithDisk {
     }
 
     fn load(&mut self, entry: BlobId, blob: BlobId, from: u32, len: u32) -> Result<OpResult, OpResult> {
-        let lost = |reason: String| OpResult::Lost(reason);
-        let key = *self.keys.get(&entry).ok_or_else(|| lost("it is not on disk".into()))?;
+        let key = *self.keys.get(&entry).ok_or_else(|| OpResult::Lost("it is not on disk".into()))?;
         let state = self.directory.get(key).map_err(|error| {
             let is_gone = error.is_lasting() || matches!(error, StoreError::NoEntry { .. });
-            if is_gone { lost(error.to_string()) } else { OpResult::Refused(error.to_string()) }
+            if is_gone { OpResult::Lost(error.to_string()) } else { OpResult::Refused(error.to_string()) }
         })?;
         let taken = self.inner.prepare(&[Op::Import { blob, from, len, state }]).pop();
         match taken {
-            Some(OpResult::Refused(reason)) => Err(lost(reason)),
+            Some(OpResult::Refused(reason)) => Err(OpResult::Lost(reason)),
             Some(taken) => Ok(taken),
             None => Err(OpResult::Refused("the backend gave no answer".into())),
         }

@@ -11,10 +11,10 @@ mod pool;
 mod rng;
 mod row;
 
+pub(crate) use bans::Bans;
 pub use pool::Pool;
 
 use crate::core::{SamplingParams, Token};
-use bans::Bans;
 use candidate::Candidate;
 use penalties::Penalties;
 use rng::Rng;

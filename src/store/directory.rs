@@ -11,6 +11,7 @@ use super::entry::{self, OpenEntry};
 use super::error::StoreError;
 use super::fingerprint::Fingerprint;
 use super::index::Index;
+use super::root::part_name;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -54,7 +55,7 @@ impl Directory {
     /// # Errors
     /// [`StoreError::InUse`] while another has it open, here or in another process of this machine; [`StoreError::Io`].
     pub fn open(root: &Path, fingerprint: Fingerprint, max_bytes: u64) -> Result<Self, StoreError> {
-        Self::open_at(root.join(&fingerprint.to_string()[..16]), fingerprint, max_bytes)
+        Self::open_at(root.join(part_name(fingerprint)), fingerprint, max_bytes)
     }
 
     /// The same of a folder that is named whole.

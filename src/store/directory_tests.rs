@@ -1,33 +1,22 @@
 //! A cache folder after crashes, damage and strangers, and in which order it drops what it holds.
 
 use super::*;
+use crate::store::scratch::Scratch;
 use std::fs::File;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
 const MODEL: Fingerprint = Fingerprint([7; 32]);
 const STATE: [u8; 100] = [5; 100];
 
-struct Root(PathBuf);
+struct Root(Scratch);
 
 impl Root {
     fn new(name: &str) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("llama-batch-directory-{name}-{}-{n}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir(&path).unwrap();
-        Self(path)
+        Self(Scratch::new(name))
     }
 
     fn open(&self, max_bytes: u64) -> Directory {
         Directory::open(&self.0, MODEL, max_bytes).unwrap()
-    }
-}
-
-impl Drop for Root {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

@@ -248,23 +248,16 @@ impl Drop for Lock {
 #[expect(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 mod tests {
     use super::*;
-
-    fn folder(name: &str) -> PathBuf {
-        let path = std::env::temp_dir().join(format!("llama-batch-disk-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir(&path).unwrap();
-        path
-    }
+    use crate::store::scratch::Scratch;
 
     #[test]
     fn a_write_that_fails_leaves_nothing_behind() {
-        let folder = folder("fails");
+        let folder = Scratch::new("fails");
         // A rename onto a folder fails, with the temporary file written.
         let target = folder.join("target");
         fs::create_dir(&target).unwrap();
         place(&folder, &target, &[b"state"], Durability::Synced).unwrap_err();
-        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
-        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(fs::read_dir(&*folder).unwrap().count(), 1);
     }
 
     #[cfg(target_os = "linux")]
@@ -277,7 +270,7 @@ mod tests {
 
     #[test]
     fn the_leftover_of_a_process_with_the_same_id_is_not_touched() {
-        let folder = folder("leftover");
+        let folder = Scratch::new("leftover");
         let (_, first) = make_temporary(&folder).unwrap();
         let number = |path: &Path| {
             let name = path.file_name().unwrap().to_str().unwrap().strip_suffix(TEMPORARY_SUFFIX).unwrap();
@@ -292,7 +285,6 @@ mod tests {
         let (_, second) = make_temporary(&folder).unwrap();
         assert!(number(&second.path) >= next + 50 || fs::read(&second.path).unwrap().is_empty());
         drop((first, second));
-        assert_eq!(fs::read_dir(&folder).unwrap().count(), 50);
-        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(fs::read_dir(&*folder).unwrap().count(), 50);
     }
 }

@@ -99,17 +99,14 @@ fn add_range(hasher: &mut Hasher, file: &mut File, from: u64, n_bytes: u64) -> i
 #[expect(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 mod tests {
     use super::*;
-    use std::fs;
+    use crate::store::scratch::Scratch;
     use std::io::Write;
 
-    struct Folder(PathBuf);
+    struct Folder(Scratch);
 
     impl Folder {
         fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("llama-batch-fingerprint-{name}-{}", std::process::id()));
-            let _ = fs::remove_dir_all(&path);
-            fs::create_dir(&path).unwrap();
-            Self(path)
+            Self(Scratch::new(name))
         }
 
         /// A sparse file of this size, with bytes at some offsets.
@@ -122,12 +119,6 @@ mod tests {
                 file.write_all(&[1]).unwrap();
             }
             path
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
         }
     }
 
@@ -174,7 +165,7 @@ mod tests {
     #[test]
     fn what_is_no_file_is_named() {
         let folder = Folder::new("missing");
-        for path in [folder.0.join("missing"), folder.0.clone()] {
+        for path in [folder.0.join("missing"), folder.0.to_path_buf()] {
             let error = of_model(std::slice::from_ref(&path)).unwrap_err().to_string();
             assert!(error.contains(&path.display().to_string()), "{error}");
         }

@@ -18,6 +18,9 @@ pub mod fingerprint;
 mod frame;
 mod index;
 mod root;
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
+mod scratch;
 
 pub use directory::{Directory, Entry, EntryKey, NewEntry};
 pub use error::StoreError;

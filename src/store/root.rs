@@ -21,7 +21,7 @@ const DIGITS: usize = 16;
 /// # Errors
 /// Those of [`Directory::open`].
 pub fn open_part(root: &Path, fingerprint: Fingerprint, max_bytes: u64) -> Result<Directory, StoreError> {
-    let name = fingerprint.to_string()[..DIGITS].to_string();
+    let name = part_name(fingerprint);
     let mut n = 0;
     let directory = loop {
         let folder = root.join(if n == 0 { name.clone() } else { format!("{name}-{n}") });
@@ -34,35 +34,35 @@ pub fn open_part(root: &Path, fingerprint: Fingerprint, max_bytes: u64) -> Resul
     Ok(directory)
 }
 
-/// A part that nobody has open.
-struct Idle {
-    used: SystemTime,
-    n_bytes: u64,
+/// The name of the first part of a model and kind of context.
+pub(super) fn part_name(fingerprint: Fingerprint) -> String {
+    fingerprint.to_string()[..DIGITS].to_string()
+}
+
+/// What is in a part that another engine left, or has open.
+struct Part {
+    folder: PathBuf,
     files: Vec<PathBuf>,
-    _lock: Lock,
+    n_bytes: u64,
+    used: SystemTime,
 }
 
 /// Best effort: what cannot be looked at or deleted stays.
 fn sweep(root: &Path, own: &Directory, max_bytes: u64) {
     let folders = fs::read_dir(root).into_iter().flatten().flatten().map(|entry| entry.path());
     let parts = folders.filter(|path| path.file_name().and_then(|name| name.to_str()).is_some_and(is_part));
-    let mut total = own.n_bytes();
-    let mut idle = Vec::new();
-    for part in parts.filter(|path| path != own.folder()) {
-        let (files, n_bytes, used) = look_at(&part);
-        total += n_bytes;
-        if let Ok(Some(lock)) = Lock::take(&part.join(LOCK_NAME)) {
-            idle.push(Idle { used, n_bytes, files, _lock: lock });
-        }
-    }
-    idle.sort_by_key(|part| part.used);
-    for part in idle {
+    let mut parts: Vec<Part> = parts.filter(|path| path != own.folder()).map(look_at).collect();
+    let mut total = own.n_bytes() + parts.iter().map(|part| part.n_bytes).sum::<u64>();
+    parts.sort_by_key(|part| part.used);
+    for part in parts {
         if total <= max_bytes {
             break;
         }
-        // The folder and its lock stay, so that nobody locks a file that is gone.
-        part.files.iter().for_each(|file| drop(fs::remove_file(file)));
-        total -= part.n_bytes;
+        // Who has it open keeps it. The folder and its lock stay, so that nobody locks a file that is gone.
+        if let Ok(Some(_lock)) = Lock::take(&part.folder.join(LOCK_NAME)) {
+            part.files.iter().for_each(|file| drop(fs::remove_file(file)));
+            total -= part.n_bytes;
+        }
     }
 }
 
@@ -73,9 +73,9 @@ fn is_part(name: &str) -> bool {
 }
 
 /// The store's own files in a part, what they take, and when the last one was used.
-fn look_at(part: &Path) -> (Vec<PathBuf>, u64, SystemTime) {
+fn look_at(folder: PathBuf) -> Part {
     let (mut files, mut n_bytes, mut used) = (Vec::new(), 0, SystemTime::UNIX_EPOCH);
-    for entry in fs::read_dir(part).into_iter().flatten().flatten() {
+    for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
         let Ok(name) = entry.file_name().into_string() else { continue };
         let Ok(metadata) = entry.metadata() else { continue };
         if metadata.is_file() && (EntryKey::of_file(&name).is_some() || disk::is_temporary(&name)) {
@@ -84,7 +84,7 @@ fn look_at(part: &Path) -> (Vec<PathBuf>, u64, SystemTime) {
             files.push(entry.path());
         }
     }
-    (files, n_bytes, used)
+    Part { folder, files, n_bytes, used }
 }
 
 #[cfg(test)]
@@ -92,12 +92,7 @@ fn look_at(part: &Path) -> (Vec<PathBuf>, u64, SystemTime) {
 mod tests {
     use super::*;
     use crate::store::NewEntry;
-
-    fn root(name: &str) -> PathBuf {
-        let path = std::env::temp_dir().join(format!("llama-batch-root-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        path
-    }
+    use crate::store::scratch::Scratch;
 
     fn put(directory: &mut Directory, token: i32) {
         let entry = NewEntry { parent: None, scope: None, from: 0, tokens: vec![token] };
@@ -106,7 +101,7 @@ mod tests {
 
     #[test]
     fn each_engine_that_is_open_has_a_part_of_its_own_and_finds_it_again() {
-        let root = root("parts");
+        let root = Scratch::new("parts");
         let mut first = open_part(&root, Fingerprint([1; 32]), 1 << 20).unwrap();
         let mut second = open_part(&root, Fingerprint([1; 32]), 1 << 20).unwrap();
         assert_ne!(first.folder(), second.folder());
@@ -118,12 +113,11 @@ mod tests {
         drop((first, second));
         let first = open_part(&root, Fingerprint([1; 32]), 1 << 20).unwrap();
         assert_eq!(first.entries().next().unwrap().0.tokens, [1]);
-        fs::remove_dir_all(&root).unwrap();
     }
 
     #[test]
     fn what_others_left_goes_oldest_first_where_all_take_too_much_and_nothing_else_does() {
-        let root = root("sweep");
+        let root = Scratch::new("sweep");
         for n in 1..=3 {
             put(&mut open_part(&root, Fingerprint([n; 32]), 1 << 20).unwrap(), 1);
             std::thread::sleep(std::time::Duration::from_millis(20));
@@ -139,6 +133,5 @@ mod tests {
         assert_eq!((n_left(1), n_left(3)), (0, 1));
         assert!(root.join("0101010101010101").join("mine.txt").exists());
         assert!(root.join("holiday").join("a.kv").exists());
-        fs::remove_dir_all(&root).unwrap();
     }
 }

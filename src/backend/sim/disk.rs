@@ -6,20 +6,18 @@ use crate::options::Key;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// One block on disk.
 #[derive(Debug)]
-struct Stored {
-    saved: Saved,
-    parent: Option<BlobId>,
-    scope: Option<Key>,
-    /// The position behind its last.
-    end: u32,
-    tokens: Arc<[Token]>,
+pub(super) struct Stored {
+    pub(super) saved: Saved,
+    pub(super) parent: Option<BlobId>,
+    pub(super) scope: Option<Key>,
+    /// The first position.
+    pub(super) from: u32,
+    pub(super) tokens: Arc<[Token]>,
     /// Unit: bytes.
-    n_bytes: u64,
+    pub(super) n_bytes: u64,
 }
-
-/// What is to be stored: state, parent, scope, first position, tokens.
-pub(super) type New<'a> = (&'a Saved, Option<BlobId>, Option<Key>, u32, &'a Arc<[Token]>);
 
 /// What is on the simulated disk.
 #[derive(Debug, Default)]
@@ -49,25 +47,24 @@ impl SimDisk {
         self.0.iter().map(entry).collect()
     }
 
-    /// Store a state; false where what it stands on is not there.
-    pub(super) fn store(&mut self, entry: BlobId, new: New<'_>, n_bytes: u64) -> bool {
-        let (saved, parent, scope, from, tokens) = new;
-        if let Some(parent) = parent {
+    /// Store a block; false where what it stands on is not there.
+    pub(super) fn store(&mut self, entry: BlobId, new: Stored) -> bool {
+        assert_eq!(new.saved.len() as usize, new.tokens.len(), "a state is that of its tokens");
+        if let Some(parent) = new.parent {
             let Some(parent) = self.0.get(&parent) else { return false };
-            assert_eq!((parent.end, &parent.scope), (from, &scope), "an entry follows its parent");
+            let end = parent.from + parent.saved.len();
+            assert_eq!((end, &parent.scope), (new.from, &new.scope), "an entry follows its parent");
+        } else {
+            assert_eq!(new.from, 0, "an entry without a parent is a beginning");
         }
-        assert!(parent.is_some() || from == 0, "an entry without a parent is a beginning");
-        assert_eq!(saved.len() as usize, tokens.len(), "a state is that of its tokens");
-        let (saved, end, tokens) = (saved.clone(), from + saved.len(), Arc::clone(tokens));
-        let twice = self.0.insert(entry, Stored { saved, parent, scope, end, tokens, n_bytes });
-        assert!(twice.is_none(), "entry {entry} is stored twice");
+        assert!(self.0.insert(entry, new).is_none(), "entry {entry} is stored twice");
         true
     }
 
     /// The state of an entry, and what it takes.
     pub(super) fn load(&self, entry: BlobId, from: u32, len: u32) -> Option<(Saved, u64)> {
         let stored = self.0.get(&entry)?;
-        assert_eq!((stored.end, stored.saved.len()), (from + len, len), "what is stored is what is loaded");
+        assert_eq!((stored.from, stored.saved.len()), (from, len), "what is stored is what is loaded");
         Some((stored.saved.clone(), stored.n_bytes))
     }
 

@@ -22,6 +22,7 @@ use crate::core::{
 };
 use crate::core::{GOLDEN, mix};
 use cells::{Cells, Saved};
+use disk::Stored;
 use sampler::Sampler;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -142,13 +143,12 @@ impl SimBackend {
             }
             Op::Store { blob, entry, parent, scope, from, tokens } => {
                 let strikes = self.strikes(|fault| *fault == Fault::RefuseStore, |rates| rates.refuse_store);
-                let saved = self.blobs.get(blob).filter(|_| !strikes);
-                let n_bytes = saved.map(|saved| self.limits.state.bytes(self.limits.memory, saved.len()));
-                let new = saved.map(|saved| (saved, *parent, scope.clone(), *from, tokens));
-                match new.zip(n_bytes).filter(|(new, n_bytes)| self.disk.store(*entry, new.clone(), *n_bytes)) {
-                    Some((_, n_bytes)) => OpResult::Saved { n_bytes },
-                    None => OpResult::Refused("injected: store refused".into()),
-                }
+                let refused = || OpResult::Refused("injected: store refused".into());
+                let Some(saved) = self.blobs.get(blob).filter(|_| !strikes).cloned() else { return refused() };
+                let n_bytes = self.limits.state.bytes(self.limits.memory, saved.len());
+                let (scope, tokens) = (scope.clone(), Arc::clone(tokens));
+                let new = Stored { saved, parent: *parent, scope, from: *from, tokens, n_bytes };
+                if self.disk.store(*entry, new) { OpResult::Saved { n_bytes } } else { refused() }
             }
             Op::Load { entry, blob, from, len } => {
                 let strikes = self.strikes(|fault| *fault == Fault::RefuseLoad, |rates| rates.refuse_load);

@@ -30,6 +30,14 @@ fn run_one(sim: &mut Simulation, r: &Request) -> (Finished, Seen) {
     (seen.ends.remove(&r.id.0).expect("it ended"), seen)
 }
 
+/// Request 2, which caches nothing, and the first steps of it.
+fn begin_stream(sim: &mut Simulation, max_tokens: u32, n_steps: u32) {
+    sim.submit(Request { cache_prompt: false, ..request(2, tokens(2, 20), max_tokens) }).expect("room");
+    for _ in 0..n_steps {
+        sim.step();
+    }
+}
+
 fn on_disk(seen: &Seen, wanted: TierOp) -> (u32, Option<String>) {
     let told = seen.events.iter().filter_map(|e| match e {
         Event::TierChanged { tier: Tier::Disk, op, n_tokens, reason, .. } if *op == wanted => {
@@ -180,10 +188,7 @@ fn beside_a_stream_loads_come_in_slices() {
     let mut sim = Simulation::new(cfg, with_disk(1 << 30));
     run_one(&mut sim, &request(1, tokens(1, 1024), 2));
     sim = sim.restarted(with_disk(1 << 30));
-    sim.submit(Request { cache_prompt: false, ..request(2, tokens(2, 20), 60) }).expect("room");
-    for _ in 0..6 {
-        sim.step();
-    }
+    begin_stream(&mut sim, 60, 6);
     sim.submit(request(3, [tokens(1, 1024), tokens(9, 20)].concat(), 2)).expect("room");
     let seen = run_all(&mut sim);
     let mut since_pass = 0;
@@ -264,10 +269,7 @@ fn whole_sequences_that_are_large_do_not_move_beside_a_stream() {
         let mut sim = Simulation::new(cfg, with_disk(100 << 30));
         run_one(&mut sim, &request(1, tokens(1, 1024), 2));
         sim = sim.restarted(with_disk(100 << 30));
-        sim.submit(Request { cache_prompt: false, ..request(2, tokens(2, 20), 200) }).expect("room");
-        for _ in 0..6 {
-            sim.step();
-        }
+        begin_stream(&mut sim, 200, 6);
         sim.submit(request(3, [tokens(1, 1024), tokens(9, 20)].concat(), 2)).expect("room");
         let mut seen = Seen::default();
         while !seen.ends.contains_key(&2) {
@@ -321,10 +323,7 @@ fn who_leaves_stores_what_had_no_place_in_ram_too() {
     let mut sim = Simulation::new(SimConfig { ram_bytes: 4 << 10, ..config(2, 2048) }, with_disk(1 << 20));
     run_one(&mut sim, &request(1, tokens(1, 250), 2));
     sim = sim.restarted(with_disk(1 << 20));
-    sim.submit(Request { cache_prompt: false, ..request(2, tokens(2, 20), 400) }).expect("room");
-    for _ in 0..4 {
-        sim.step();
-    }
+    begin_stream(&mut sim, 400, 4);
     sim.submit(request(3, tokens(3, 250), 2)).expect("room");
     for _ in 0..50 {
         sim.step();

@@ -19,12 +19,12 @@ fn run_one(sim: &mut Simulation, r: Request) -> (Finished, String, Vec<Token>) {
 
 fn stopping(r: Request, strings: &[&str], tokens: &[Token], include: bool) -> Request {
     let strings = strings.iter().map(ToString::to_string).collect();
-    Request { stop: StopRules { strings, include, tokens: tokens.into(), min_tokens: 0 }, ..r }
+    Request { stop: StopRules { strings, include, tokens: tokens.into() }, ..r }
 }
 
 fn with_min(r: Request, min_tokens: u32) -> Request {
     let sampling = SamplingParams { min_tokens, ..r.sampling.clone() };
-    Request { stop: StopRules { min_tokens, ..r.stop.clone() }, sampling, ..r }
+    Request { sampling, ..r }
 }
 
 #[test]
