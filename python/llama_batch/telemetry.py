@@ -37,6 +37,7 @@ Example:
 
 from __future__ import annotations
 
+import inspect  # `dataclasses` has imported it already
 import sys
 import threading
 import time
@@ -73,9 +74,6 @@ EVENT_NAMES = (
     "strategy_failed",
 )
 
-
-CO_COROUTINE = 0x80
-"""The flag of an `async def`, as in `inspect`, which takes long to import."""
 
 CLOSE_TIMEOUT_S = 5.0
 """How long the end of a subscription waits for its callable to hear what was told before."""
@@ -152,7 +150,7 @@ class Subscription(Unique):
         """
         if not callable(callback):
             raise OptionError(f"a subscriber must be callable, not {type(callback).__name__}")
-        if getattr(getattr(callback, "__code__", None), "co_flags", 0) & CO_COROUTINE:
+        if inspect.iscoroutinefunction(callback):
             raise OptionError("a subscriber is a plain function; async code reads `async for event in engine.events()`")
         self._callback = callback
         self._wanted = _Wanted(events)
