@@ -5,19 +5,8 @@ use llama_batch::core::{SamplingParams, Token};
 use llama_batch::sampling::{Pool, Sampler};
 use std::hint::black_box;
 
-const DEFAULTS: SamplingParams = SamplingParams {
-    temp: 0.8,
-    top_k: 40,
-    top_p: 0.95,
-    min_p: 0.05,
-    penalty_repeat: 1.0,
-    penalty_freq: 0.0,
-    penalty_present: 0.0,
-    penalty_last_n: 64,
-    seed: 1,
-    ignore_eos: false,
-    min_tokens: 0,
-};
+const DEFAULTS: SamplingParams =
+    SamplingParams { temp: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, seed: 1, ..SamplingParams::OFF };
 // The penalty is as good as none, because it edits the rows in place and each row is drawn from many times.
 const SETTINGS: [(&str, SamplingParams); 5] = [
     ("greedy", SamplingParams { temp: 0.0, ..DEFAULTS }),

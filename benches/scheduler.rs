@@ -18,7 +18,7 @@ fn request(id: u64, n_prompt: i32, max_tokens: u32) -> Request {
     Request {
         id: RequestId(id),
         prompt: (0..n_prompt).map(|i| (i + id as i32 * 13) % 250).collect(),
-        ..Request::draft(options, Mode::Generate, &StartOptions::default(), id)
+        ..Request::draft(options, Mode::Generate, &StartOptions::default(), id).0
     }
 }
 

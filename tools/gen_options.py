@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from llama_batch._submits import Submits, given
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, Iterable, Sequence
+    from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
     from os import PathLike
     from typing import Never
 

@@ -35,6 +35,7 @@ from llama_batch.errors import (  # noqa: E402
     SessionNotFoundError,
 )
 from llama_batch.generation import Generation  # noqa: E402
+from llama_batch.logprobs import Logprob, TokenLogprobs  # noqa: E402
 from llama_batch.mapping import Map  # noqa: E402
 from llama_batch.model import Model  # noqa: E402
 from llama_batch.simulation import Simulation, SimulationEvent  # noqa: E402
@@ -74,6 +75,7 @@ __all__ = [
     "Generation",
     "InferenceError",
     "LlamaBatchError",
+    "Logprob",
     "Map",
     "Model",
     "ModelLoadError",
@@ -95,6 +97,7 @@ __all__ = [
     "StrategyView",
     "Subscription",
     "Timings",
+    "TokenLogprobs",
     "Usage",
     "subscribe",
 ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from llama_batch._submits import Submits, given
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, Iterable, Sequence
+    from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
     from os import PathLike
     from typing import Never
 
@@ -47,10 +47,23 @@ class EngineApi(Submits):
         top_k: int = 40,
         top_p: float = 0.95,
         min_p: float = 0.05,
+        typical_p: float = 1.0,
+        top_n_sigma: float = 0.0,
+        xtc_probability: float = 0.0,
+        xtc_threshold: float = 0.1,
+        dynatemp_range: float = 0.0,
+        dynatemp_exponent: float = 1.0,
         penalty_repeat: float = 1.0,
         penalty_freq: float = 0.0,
         penalty_present: float = 0.0,
         penalty_last_n: int = 64,
+        dry_multiplier: float = 0.0,
+        dry_base: float = 1.75,
+        dry_allowed_length: int = 2,
+        dry_penalty_last_n: int = 64,
+        mirostat: int = 0,
+        mirostat_tau: float = 5.0,
+        mirostat_eta: float = 0.1,
         seed: int | None = None,
         n_threads: int = 0,
         n_threads_batch: int | None = None,
@@ -82,6 +95,7 @@ class EngineApi(Submits):
         max_num_seqs: int | None = None,
         max_num_batched_tokens: int | None = None,
         temperature: float | None = None,
+        typ_p: float | None = None,
         repeat_penalty: float | None = None,
         repetition_penalty: float | None = None,
         frequency_penalty: float | None = None,
@@ -134,6 +148,16 @@ class EngineApi(Submits):
             top_k: Default number of likeliest tokens that are drawn from; 0 means all. Unit: tokens.
             top_p: Default share of probability that is drawn from; 1 means all of it. From 0 to 1.
             min_p: Default smallest probability that is drawn, as a share of the likeliest token's. From 0 to 1.
+            typical_p: Default share of probability that is drawn from, of the tokens whose information is closest to
+                the entropy (locally typical sampling); 1 means all of it. From 0 to 1.
+            top_n_sigma: Default number of standard deviations below the largest logit that are drawn from; 0 means all.
+                From 0 to 1000.
+            xtc_probability: Default probability with which all likely tokens but the least likely of them are left out
+                (XTC); 0 is off. From 0 to 1.
+            xtc_threshold: Default probability from which on a token is likely for XTC; above 0.5 is off. From 0 to 1.
+            dynatemp_range: Default distance by which the temperature goes up and down with the entropy of each row; 0
+                keeps it fixed. From 0 to 1000.
+            dynatemp_exponent: Default exponent with which the temperature follows the entropy. From 0 to 1000.
             penalty_repeat: Default repetition penalty: logits of recent tokens are divided by it (multiplied where
                 negative); 1 is off. From 1e-06 to 1000.
             penalty_freq: Default frequency penalty: taken off a logit for each recent occurrence; 0 is off. From -1000
@@ -142,6 +166,18 @@ class EngineApi(Submits):
                 1000.
             penalty_last_n: Default number of last tokens, prompt included, that penalties look at; -1 means all, 0
                 none. Unit: tokens. From -1 to 2147483647.
+            dry_multiplier: Default DRY penalty: taken off the logits of tokens that would prolong a repetition, times a
+                power of `dry_base`; 0 is off. From 0 to 1000.
+            dry_base: Default base of the DRY penalty: its power grows with each token of the repetition. Below 1 is
+                off. From 0 to 1000.
+            dry_allowed_length: Default length up to which a repetition costs nothing. Unit: tokens. From 0 to
+                2147483647.
+            dry_penalty_last_n: Default number of last tokens, prompt included, in which DRY looks for repetitions; -1
+                means all, 0 none. Unit: tokens. From -1 to 2147483647.
+            mirostat: Default version of Mirostat, 1 or 2, which then stands for all of the chain but the temperature; 0
+                is off. From 0 to 2.
+            mirostat_tau: Default surprise that Mirostat aims at. Unit: bits. From 0 to 1000.
+            mirostat_eta: Default share of its error that Mirostat corrects with each token. From 0 to 1000.
             seed: Default seed of requests; None draws one for each.
             n_threads: Threads that compute; 0 means one for each physical core. Unit: threads. From 0 to 512.
             n_threads_batch: Threads that compute passes of several tokens; None means as `n_threads`. Unit: threads.
@@ -176,6 +212,7 @@ class EngineApi(Submits):
             max_num_seqs: another name for `n_parallel`.
             max_num_batched_tokens: another name for `n_batch`.
             temperature: another name for `temp`.
+            typ_p: another name for `typical_p`.
             repeat_penalty: another name for `penalty_repeat`.
             repetition_penalty: another name for `penalty_repeat`.
             frequency_penalty: another name for `penalty_freq`.
@@ -210,10 +247,23 @@ class EngineApi(Submits):
             "top_k": top_k,
             "top_p": top_p,
             "min_p": min_p,
+            "typical_p": typical_p,
+            "top_n_sigma": top_n_sigma,
+            "xtc_probability": xtc_probability,
+            "xtc_threshold": xtc_threshold,
+            "dynatemp_range": dynatemp_range,
+            "dynatemp_exponent": dynatemp_exponent,
             "penalty_repeat": penalty_repeat,
             "penalty_freq": penalty_freq,
             "penalty_present": penalty_present,
             "penalty_last_n": penalty_last_n,
+            "dry_multiplier": dry_multiplier,
+            "dry_base": dry_base,
+            "dry_allowed_length": dry_allowed_length,
+            "dry_penalty_last_n": dry_penalty_last_n,
+            "mirostat": mirostat,
+            "mirostat_tau": mirostat_tau,
+            "mirostat_eta": mirostat_eta,
             "seed": seed,
             "n_threads": n_threads,
             "n_threads_batch": n_threads_batch,
@@ -247,6 +297,7 @@ class EngineApi(Submits):
             "max_num_seqs": max_num_seqs,
             "max_num_batched_tokens": max_num_batched_tokens,
             "temperature": temperature,
+            "typ_p": typ_p,
             "repeat_penalty": repeat_penalty,
             "repetition_penalty": repetition_penalty,
             "frequency_penalty": frequency_penalty,
@@ -276,19 +327,46 @@ class EngineApi(Submits):
         top_k: int | None = None,
         top_p: float | None = None,
         min_p: float | None = None,
+        typical_p: float | None = None,
+        top_n_sigma: float | None = None,
+        xtc_probability: float | None = None,
+        xtc_threshold: float | None = None,
+        dynatemp_range: float | None = None,
+        dynatemp_exponent: float | None = None,
         penalty_repeat: float | None = None,
         penalty_freq: float | None = None,
         penalty_present: float | None = None,
         penalty_last_n: int | None = None,
+        dry_multiplier: float | None = None,
+        dry_base: float | None = None,
+        dry_allowed_length: int | None = None,
+        dry_penalty_last_n: int | None = None,
+        mirostat: int | None = None,
+        mirostat_tau: float | None = None,
+        mirostat_eta: float | None = None,
+        dry_sequence_breakers: str | Sequence[str] | None = None,
+        samplers: Sequence[str] | None = None,
+        logit_bias: Mapping[int | str, float] | None = None,
+        banned_token_ids: Sequence[int] | None = None,
+        allowed_token_ids: Sequence[int] | None = None,
+        bad_words: str | Sequence[str] | None = None,
+        logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
+        post_sampling_logprobs: bool = False,
+        n: int = 1,
         seed: int | None = None,
         n_predict: int | None = None,
         include_stop_str_in_output: bool | None = None,
         temperature: float | None = None,
+        typ_p: float | None = None,
         repeat_penalty: float | None = None,
         repetition_penalty: float | None = None,
         frequency_penalty: float | None = None,
         presence_penalty: float | None = None,
         repeat_last_n: int | None = None,
+        n_probs: int | None = None,
+        top_logprobs: int | None = None,
+        post_sampling_probs: bool | None = None,
         **unknown: Never,
     ) -> Generation:
         """Submit a prompt; the whole completion comes from `result()` or `await`.
@@ -320,21 +398,66 @@ class EngineApi(Submits):
             top_k: Number of likeliest tokens that are drawn from; 0 means all. Unit: tokens.
             top_p: Share of probability that is drawn from; 1 means all of it. From 0 to 1.
             min_p: Smallest probability that is drawn, as a share of the likeliest token's. From 0 to 1.
+            typical_p: Share of probability that is drawn from, of the tokens whose information is closest to the
+                entropy (locally typical sampling); 1 means all of it. From 0 to 1.
+            top_n_sigma: Number of standard deviations below the largest logit that are drawn from; 0 means all. From 0
+                to 1000.
+            xtc_probability: Probability with which all likely tokens but the least likely of them are left out (XTC); 0
+                is off. From 0 to 1.
+            xtc_threshold: Probability from which on a token is likely for XTC; above 0.5 is off. From 0 to 1.
+            dynatemp_range: Distance by which the temperature goes up and down with the entropy of each row; 0 keeps it
+                fixed. From 0 to 1000.
+            dynatemp_exponent: Exponent with which the temperature follows the entropy. From 0 to 1000.
             penalty_repeat: Repetition penalty: logits of recent tokens are divided by it (multiplied where negative); 1
                 is off. From 1e-06 to 1000.
             penalty_freq: Frequency penalty: taken off a logit for each recent occurrence; 0 is off. From -1000 to 1000.
             penalty_present: Presence penalty: taken off the logit of any recent token; 0 is off. From -1000 to 1000.
             penalty_last_n: Number of last tokens, prompt included, that penalties look at; -1 means all, 0 none. Unit:
                 tokens. From -1 to 2147483647.
+            dry_multiplier: DRY penalty: taken off the logits of tokens that would prolong a repetition, times a power
+                of `dry_base`; 0 is off. From 0 to 1000.
+            dry_base: Base of the DRY penalty: its power grows with each token of the repetition. Below 1 is off. From 0
+                to 1000.
+            dry_allowed_length: Length up to which a repetition costs nothing. Unit: tokens. From 0 to 2147483647.
+            dry_penalty_last_n: Number of last tokens, prompt included, in which DRY looks for repetitions; -1 means
+                all, 0 none. Unit: tokens. From -1 to 2147483647.
+            mirostat: Version of Mirostat, 1 or 2, which then stands for all of the chain but the temperature; 0 is off.
+                From 0 to 2.
+            mirostat_tau: Surprise that Mirostat aims at. Unit: bits. From 0 to 1000.
+            mirostat_eta: Share of its error that Mirostat corrects with each token. From 0 to 1000.
+            dry_sequence_breakers: Texts at which DRY lets repetitions end, also where a token holds more than them;
+                None means a line break, a colon, a double quote and an asterisk.
+            samplers: Links of the sampling chain, in order; those that are not named do nothing. None means
+                "penalties", "dry", "top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature", as
+                llama.cpp has them.
+            logit_bias: Added to the logits of tokens, each named by its id, or by a text that it is a part of; -inf or
+                False bans.
+            banned_token_ids: Tokens that are not drawn. From 0 to 2147483647.
+            allowed_token_ids: Tokens that alone are drawn; what ends the answer must be among them, or `max_tokens`
+                does. From 0 to 2147483647.
+            bad_words: Texts that the answer does not have, where the model spells them as the tokenizer does, with or
+                without a space before.
+            logprobs: Tell how likely each generated token was, and so many of the likeliest in its place; 0 tells the
+                token's own only, None nothing. Unit: tokens. From 0 to 1000.
+            prompt_logprobs: The same of each token of the prompt but the first. The whole prompt is then computed,
+                whatever the cache has of it. Unit: tokens. From 0 to 1000.
+            post_sampling_logprobs: Tell of `logprobs` what the sampling chain left, penalties and temperature included,
+                instead of what the model gave.
+            n: Answers to the prompt, which is computed once. Each has a seed of its own, the first one's is the
+                request's. Unit: answers. From 1 to 128.
             seed: Seed of the request's draws; None draws one, which the completion reports.
             n_predict: another name for `max_tokens`.
             include_stop_str_in_output: another name for `include_stop`.
             temperature: another name for `temp`.
+            typ_p: another name for `typical_p`.
             repeat_penalty: another name for `penalty_repeat`.
             repetition_penalty: another name for `penalty_repeat`.
             frequency_penalty: another name for `penalty_freq`.
             presence_penalty: another name for `penalty_present`.
             repeat_last_n: another name for `penalty_last_n`.
+            n_probs: another name for `logprobs`.
+            top_logprobs: another name for `logprobs`.
+            post_sampling_probs: another name for `post_sampling_logprobs`.
             **unknown: refused; the error suggests the nearest option.
 
         Returns:
@@ -365,21 +488,48 @@ class EngineApi(Submits):
             "top_k": top_k,
             "top_p": top_p,
             "min_p": min_p,
+            "typical_p": typical_p,
+            "top_n_sigma": top_n_sigma,
+            "xtc_probability": xtc_probability,
+            "xtc_threshold": xtc_threshold,
+            "dynatemp_range": dynatemp_range,
+            "dynatemp_exponent": dynatemp_exponent,
             "penalty_repeat": penalty_repeat,
             "penalty_freq": penalty_freq,
             "penalty_present": penalty_present,
             "penalty_last_n": penalty_last_n,
+            "dry_multiplier": dry_multiplier,
+            "dry_base": dry_base,
+            "dry_allowed_length": dry_allowed_length,
+            "dry_penalty_last_n": dry_penalty_last_n,
+            "mirostat": mirostat,
+            "mirostat_tau": mirostat_tau,
+            "mirostat_eta": mirostat_eta,
+            "dry_sequence_breakers": dry_sequence_breakers,
+            "samplers": samplers,
+            "logit_bias": logit_bias,
+            "banned_token_ids": banned_token_ids,
+            "allowed_token_ids": allowed_token_ids,
+            "bad_words": bad_words,
+            "logprobs": logprobs,
+            "prompt_logprobs": prompt_logprobs,
+            "post_sampling_logprobs": post_sampling_logprobs,
+            "n": n,
             "seed": seed,
         }
         aliases: dict[str, Any] = {
             "n_predict": n_predict,
             "include_stop_str_in_output": include_stop_str_in_output,
             "temperature": temperature,
+            "typ_p": typ_p,
             "repeat_penalty": repeat_penalty,
             "repetition_penalty": repetition_penalty,
             "frequency_penalty": frequency_penalty,
             "presence_penalty": presence_penalty,
             "repeat_last_n": repeat_last_n,
+            "n_probs": n_probs,
+            "top_logprobs": top_logprobs,
+            "post_sampling_probs": post_sampling_probs,
         }
         return self._submit("generate", prompt, given(EngineApi.generate, options, aliases, unknown))
 
@@ -404,19 +554,46 @@ class EngineApi(Submits):
         top_k: int | None = None,
         top_p: float | None = None,
         min_p: float | None = None,
+        typical_p: float | None = None,
+        top_n_sigma: float | None = None,
+        xtc_probability: float | None = None,
+        xtc_threshold: float | None = None,
+        dynatemp_range: float | None = None,
+        dynatemp_exponent: float | None = None,
         penalty_repeat: float | None = None,
         penalty_freq: float | None = None,
         penalty_present: float | None = None,
         penalty_last_n: int | None = None,
+        dry_multiplier: float | None = None,
+        dry_base: float | None = None,
+        dry_allowed_length: int | None = None,
+        dry_penalty_last_n: int | None = None,
+        mirostat: int | None = None,
+        mirostat_tau: float | None = None,
+        mirostat_eta: float | None = None,
+        dry_sequence_breakers: str | Sequence[str] | None = None,
+        samplers: Sequence[str] | None = None,
+        logit_bias: Mapping[int | str, float] | None = None,
+        banned_token_ids: Sequence[int] | None = None,
+        allowed_token_ids: Sequence[int] | None = None,
+        bad_words: str | Sequence[str] | None = None,
+        logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
+        post_sampling_logprobs: bool = False,
+        n: int = 1,
         seed: int | None = None,
         n_predict: int | None = None,
         include_stop_str_in_output: bool | None = None,
         temperature: float | None = None,
+        typ_p: float | None = None,
         repeat_penalty: float | None = None,
         repetition_penalty: float | None = None,
         frequency_penalty: float | None = None,
         presence_penalty: float | None = None,
         repeat_last_n: int | None = None,
+        n_probs: int | None = None,
+        top_logprobs: int | None = None,
+        post_sampling_probs: bool | None = None,
         **unknown: Never,
     ) -> Generation:
         """Submit a prompt; its text comes as it is generated, from `for` or `async for`.
@@ -448,21 +625,66 @@ class EngineApi(Submits):
             top_k: Number of likeliest tokens that are drawn from; 0 means all. Unit: tokens.
             top_p: Share of probability that is drawn from; 1 means all of it. From 0 to 1.
             min_p: Smallest probability that is drawn, as a share of the likeliest token's. From 0 to 1.
+            typical_p: Share of probability that is drawn from, of the tokens whose information is closest to the
+                entropy (locally typical sampling); 1 means all of it. From 0 to 1.
+            top_n_sigma: Number of standard deviations below the largest logit that are drawn from; 0 means all. From 0
+                to 1000.
+            xtc_probability: Probability with which all likely tokens but the least likely of them are left out (XTC); 0
+                is off. From 0 to 1.
+            xtc_threshold: Probability from which on a token is likely for XTC; above 0.5 is off. From 0 to 1.
+            dynatemp_range: Distance by which the temperature goes up and down with the entropy of each row; 0 keeps it
+                fixed. From 0 to 1000.
+            dynatemp_exponent: Exponent with which the temperature follows the entropy. From 0 to 1000.
             penalty_repeat: Repetition penalty: logits of recent tokens are divided by it (multiplied where negative); 1
                 is off. From 1e-06 to 1000.
             penalty_freq: Frequency penalty: taken off a logit for each recent occurrence; 0 is off. From -1000 to 1000.
             penalty_present: Presence penalty: taken off the logit of any recent token; 0 is off. From -1000 to 1000.
             penalty_last_n: Number of last tokens, prompt included, that penalties look at; -1 means all, 0 none. Unit:
                 tokens. From -1 to 2147483647.
+            dry_multiplier: DRY penalty: taken off the logits of tokens that would prolong a repetition, times a power
+                of `dry_base`; 0 is off. From 0 to 1000.
+            dry_base: Base of the DRY penalty: its power grows with each token of the repetition. Below 1 is off. From 0
+                to 1000.
+            dry_allowed_length: Length up to which a repetition costs nothing. Unit: tokens. From 0 to 2147483647.
+            dry_penalty_last_n: Number of last tokens, prompt included, in which DRY looks for repetitions; -1 means
+                all, 0 none. Unit: tokens. From -1 to 2147483647.
+            mirostat: Version of Mirostat, 1 or 2, which then stands for all of the chain but the temperature; 0 is off.
+                From 0 to 2.
+            mirostat_tau: Surprise that Mirostat aims at. Unit: bits. From 0 to 1000.
+            mirostat_eta: Share of its error that Mirostat corrects with each token. From 0 to 1000.
+            dry_sequence_breakers: Texts at which DRY lets repetitions end, also where a token holds more than them;
+                None means a line break, a colon, a double quote and an asterisk.
+            samplers: Links of the sampling chain, in order; those that are not named do nothing. None means
+                "penalties", "dry", "top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature", as
+                llama.cpp has them.
+            logit_bias: Added to the logits of tokens, each named by its id, or by a text that it is a part of; -inf or
+                False bans.
+            banned_token_ids: Tokens that are not drawn. From 0 to 2147483647.
+            allowed_token_ids: Tokens that alone are drawn; what ends the answer must be among them, or `max_tokens`
+                does. From 0 to 2147483647.
+            bad_words: Texts that the answer does not have, where the model spells them as the tokenizer does, with or
+                without a space before.
+            logprobs: Tell how likely each generated token was, and so many of the likeliest in its place; 0 tells the
+                token's own only, None nothing. Unit: tokens. From 0 to 1000.
+            prompt_logprobs: The same of each token of the prompt but the first. The whole prompt is then computed,
+                whatever the cache has of it. Unit: tokens. From 0 to 1000.
+            post_sampling_logprobs: Tell of `logprobs` what the sampling chain left, penalties and temperature included,
+                instead of what the model gave.
+            n: Answers to the prompt, which is computed once. Each has a seed of its own, the first one's is the
+                request's. Unit: answers. From 1 to 128.
             seed: Seed of the request's draws; None draws one, which the completion reports.
             n_predict: another name for `max_tokens`.
             include_stop_str_in_output: another name for `include_stop`.
             temperature: another name for `temp`.
+            typ_p: another name for `typical_p`.
             repeat_penalty: another name for `penalty_repeat`.
             repetition_penalty: another name for `penalty_repeat`.
             frequency_penalty: another name for `penalty_freq`.
             presence_penalty: another name for `penalty_present`.
             repeat_last_n: another name for `penalty_last_n`.
+            n_probs: another name for `logprobs`.
+            top_logprobs: another name for `logprobs`.
+            post_sampling_probs: another name for `post_sampling_logprobs`.
             **unknown: refused; the error suggests the nearest option.
 
         Returns:
@@ -494,21 +716,48 @@ class EngineApi(Submits):
             "top_k": top_k,
             "top_p": top_p,
             "min_p": min_p,
+            "typical_p": typical_p,
+            "top_n_sigma": top_n_sigma,
+            "xtc_probability": xtc_probability,
+            "xtc_threshold": xtc_threshold,
+            "dynatemp_range": dynatemp_range,
+            "dynatemp_exponent": dynatemp_exponent,
             "penalty_repeat": penalty_repeat,
             "penalty_freq": penalty_freq,
             "penalty_present": penalty_present,
             "penalty_last_n": penalty_last_n,
+            "dry_multiplier": dry_multiplier,
+            "dry_base": dry_base,
+            "dry_allowed_length": dry_allowed_length,
+            "dry_penalty_last_n": dry_penalty_last_n,
+            "mirostat": mirostat,
+            "mirostat_tau": mirostat_tau,
+            "mirostat_eta": mirostat_eta,
+            "dry_sequence_breakers": dry_sequence_breakers,
+            "samplers": samplers,
+            "logit_bias": logit_bias,
+            "banned_token_ids": banned_token_ids,
+            "allowed_token_ids": allowed_token_ids,
+            "bad_words": bad_words,
+            "logprobs": logprobs,
+            "prompt_logprobs": prompt_logprobs,
+            "post_sampling_logprobs": post_sampling_logprobs,
+            "n": n,
             "seed": seed,
         }
         aliases: dict[str, Any] = {
             "n_predict": n_predict,
             "include_stop_str_in_output": include_stop_str_in_output,
             "temperature": temperature,
+            "typ_p": typ_p,
             "repeat_penalty": repeat_penalty,
             "repetition_penalty": repetition_penalty,
             "frequency_penalty": frequency_penalty,
             "presence_penalty": presence_penalty,
             "repeat_last_n": repeat_last_n,
+            "n_probs": n_probs,
+            "top_logprobs": top_logprobs,
+            "post_sampling_probs": post_sampling_probs,
         }
         return self._submit("stream", prompt, given(EngineApi.stream, options, aliases, unknown))
 
@@ -533,19 +782,46 @@ class EngineApi(Submits):
         top_k: int | None = None,
         top_p: float | None = None,
         min_p: float | None = None,
+        typical_p: float | None = None,
+        top_n_sigma: float | None = None,
+        xtc_probability: float | None = None,
+        xtc_threshold: float | None = None,
+        dynatemp_range: float | None = None,
+        dynatemp_exponent: float | None = None,
         penalty_repeat: float | None = None,
         penalty_freq: float | None = None,
         penalty_present: float | None = None,
         penalty_last_n: int | None = None,
+        dry_multiplier: float | None = None,
+        dry_base: float | None = None,
+        dry_allowed_length: int | None = None,
+        dry_penalty_last_n: int | None = None,
+        mirostat: int | None = None,
+        mirostat_tau: float | None = None,
+        mirostat_eta: float | None = None,
+        dry_sequence_breakers: str | Sequence[str] | None = None,
+        samplers: Sequence[str] | None = None,
+        logit_bias: Mapping[int | str, float] | None = None,
+        banned_token_ids: Sequence[int] | None = None,
+        allowed_token_ids: Sequence[int] | None = None,
+        bad_words: str | Sequence[str] | None = None,
+        logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
+        post_sampling_logprobs: bool = False,
+        n: int = 1,
         seed: int | None = None,
         n_predict: int | None = None,
         include_stop_str_in_output: bool | None = None,
         temperature: float | None = None,
+        typ_p: float | None = None,
         repeat_penalty: float | None = None,
         repetition_penalty: float | None = None,
         frequency_penalty: float | None = None,
         presence_penalty: float | None = None,
         repeat_last_n: int | None = None,
+        n_probs: int | None = None,
+        top_logprobs: int | None = None,
+        post_sampling_probs: bool | None = None,
         **unknown: Never,
     ) -> Generation:
         """Submit messages through the model's chat template; the answer comes whole or as it is generated.
@@ -577,21 +853,66 @@ class EngineApi(Submits):
             top_k: Number of likeliest tokens that are drawn from; 0 means all. Unit: tokens.
             top_p: Share of probability that is drawn from; 1 means all of it. From 0 to 1.
             min_p: Smallest probability that is drawn, as a share of the likeliest token's. From 0 to 1.
+            typical_p: Share of probability that is drawn from, of the tokens whose information is closest to the
+                entropy (locally typical sampling); 1 means all of it. From 0 to 1.
+            top_n_sigma: Number of standard deviations below the largest logit that are drawn from; 0 means all. From 0
+                to 1000.
+            xtc_probability: Probability with which all likely tokens but the least likely of them are left out (XTC); 0
+                is off. From 0 to 1.
+            xtc_threshold: Probability from which on a token is likely for XTC; above 0.5 is off. From 0 to 1.
+            dynatemp_range: Distance by which the temperature goes up and down with the entropy of each row; 0 keeps it
+                fixed. From 0 to 1000.
+            dynatemp_exponent: Exponent with which the temperature follows the entropy. From 0 to 1000.
             penalty_repeat: Repetition penalty: logits of recent tokens are divided by it (multiplied where negative); 1
                 is off. From 1e-06 to 1000.
             penalty_freq: Frequency penalty: taken off a logit for each recent occurrence; 0 is off. From -1000 to 1000.
             penalty_present: Presence penalty: taken off the logit of any recent token; 0 is off. From -1000 to 1000.
             penalty_last_n: Number of last tokens, prompt included, that penalties look at; -1 means all, 0 none. Unit:
                 tokens. From -1 to 2147483647.
+            dry_multiplier: DRY penalty: taken off the logits of tokens that would prolong a repetition, times a power
+                of `dry_base`; 0 is off. From 0 to 1000.
+            dry_base: Base of the DRY penalty: its power grows with each token of the repetition. Below 1 is off. From 0
+                to 1000.
+            dry_allowed_length: Length up to which a repetition costs nothing. Unit: tokens. From 0 to 2147483647.
+            dry_penalty_last_n: Number of last tokens, prompt included, in which DRY looks for repetitions; -1 means
+                all, 0 none. Unit: tokens. From -1 to 2147483647.
+            mirostat: Version of Mirostat, 1 or 2, which then stands for all of the chain but the temperature; 0 is off.
+                From 0 to 2.
+            mirostat_tau: Surprise that Mirostat aims at. Unit: bits. From 0 to 1000.
+            mirostat_eta: Share of its error that Mirostat corrects with each token. From 0 to 1000.
+            dry_sequence_breakers: Texts at which DRY lets repetitions end, also where a token holds more than them;
+                None means a line break, a colon, a double quote and an asterisk.
+            samplers: Links of the sampling chain, in order; those that are not named do nothing. None means
+                "penalties", "dry", "top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature", as
+                llama.cpp has them.
+            logit_bias: Added to the logits of tokens, each named by its id, or by a text that it is a part of; -inf or
+                False bans.
+            banned_token_ids: Tokens that are not drawn. From 0 to 2147483647.
+            allowed_token_ids: Tokens that alone are drawn; what ends the answer must be among them, or `max_tokens`
+                does. From 0 to 2147483647.
+            bad_words: Texts that the answer does not have, where the model spells them as the tokenizer does, with or
+                without a space before.
+            logprobs: Tell how likely each generated token was, and so many of the likeliest in its place; 0 tells the
+                token's own only, None nothing. Unit: tokens. From 0 to 1000.
+            prompt_logprobs: The same of each token of the prompt but the first. The whole prompt is then computed,
+                whatever the cache has of it. Unit: tokens. From 0 to 1000.
+            post_sampling_logprobs: Tell of `logprobs` what the sampling chain left, penalties and temperature included,
+                instead of what the model gave.
+            n: Answers to the prompt, which is computed once. Each has a seed of its own, the first one's is the
+                request's. Unit: answers. From 1 to 128.
             seed: Seed of the request's draws; None draws one, which the completion reports.
             n_predict: another name for `max_tokens`.
             include_stop_str_in_output: another name for `include_stop`.
             temperature: another name for `temp`.
+            typ_p: another name for `typical_p`.
             repeat_penalty: another name for `penalty_repeat`.
             repetition_penalty: another name for `penalty_repeat`.
             frequency_penalty: another name for `penalty_freq`.
             presence_penalty: another name for `penalty_present`.
             repeat_last_n: another name for `penalty_last_n`.
+            n_probs: another name for `logprobs`.
+            top_logprobs: another name for `logprobs`.
+            post_sampling_probs: another name for `post_sampling_logprobs`.
             **unknown: refused; the error suggests the nearest option.
 
         Returns:
@@ -622,21 +943,48 @@ class EngineApi(Submits):
             "top_k": top_k,
             "top_p": top_p,
             "min_p": min_p,
+            "typical_p": typical_p,
+            "top_n_sigma": top_n_sigma,
+            "xtc_probability": xtc_probability,
+            "xtc_threshold": xtc_threshold,
+            "dynatemp_range": dynatemp_range,
+            "dynatemp_exponent": dynatemp_exponent,
             "penalty_repeat": penalty_repeat,
             "penalty_freq": penalty_freq,
             "penalty_present": penalty_present,
             "penalty_last_n": penalty_last_n,
+            "dry_multiplier": dry_multiplier,
+            "dry_base": dry_base,
+            "dry_allowed_length": dry_allowed_length,
+            "dry_penalty_last_n": dry_penalty_last_n,
+            "mirostat": mirostat,
+            "mirostat_tau": mirostat_tau,
+            "mirostat_eta": mirostat_eta,
+            "dry_sequence_breakers": dry_sequence_breakers,
+            "samplers": samplers,
+            "logit_bias": logit_bias,
+            "banned_token_ids": banned_token_ids,
+            "allowed_token_ids": allowed_token_ids,
+            "bad_words": bad_words,
+            "logprobs": logprobs,
+            "prompt_logprobs": prompt_logprobs,
+            "post_sampling_logprobs": post_sampling_logprobs,
+            "n": n,
             "seed": seed,
         }
         aliases: dict[str, Any] = {
             "n_predict": n_predict,
             "include_stop_str_in_output": include_stop_str_in_output,
             "temperature": temperature,
+            "typ_p": typ_p,
             "repeat_penalty": repeat_penalty,
             "repetition_penalty": repetition_penalty,
             "frequency_penalty": frequency_penalty,
             "presence_penalty": presence_penalty,
             "repeat_last_n": repeat_last_n,
+            "n_probs": n_probs,
+            "top_logprobs": top_logprobs,
+            "post_sampling_probs": post_sampling_probs,
         }
         return self._submit("chat", messages, given(EngineApi.chat, options, aliases, unknown))
 
@@ -666,19 +1014,46 @@ class EngineApi(Submits):
         top_k: int | None = None,
         top_p: float | None = None,
         min_p: float | None = None,
+        typical_p: float | None = None,
+        top_n_sigma: float | None = None,
+        xtc_probability: float | None = None,
+        xtc_threshold: float | None = None,
+        dynatemp_range: float | None = None,
+        dynatemp_exponent: float | None = None,
         penalty_repeat: float | None = None,
         penalty_freq: float | None = None,
         penalty_present: float | None = None,
         penalty_last_n: int | None = None,
+        dry_multiplier: float | None = None,
+        dry_base: float | None = None,
+        dry_allowed_length: int | None = None,
+        dry_penalty_last_n: int | None = None,
+        mirostat: int | None = None,
+        mirostat_tau: float | None = None,
+        mirostat_eta: float | None = None,
+        dry_sequence_breakers: str | Sequence[str] | None = None,
+        samplers: Sequence[str] | None = None,
+        logit_bias: Mapping[int | str, float] | None = None,
+        banned_token_ids: Sequence[int] | None = None,
+        allowed_token_ids: Sequence[int] | None = None,
+        bad_words: str | Sequence[str] | None = None,
+        logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
+        post_sampling_logprobs: bool = False,
+        n: int = 1,
         seed: int | None = None,
         n_predict: int | None = None,
         include_stop_str_in_output: bool | None = None,
         temperature: float | None = None,
+        typ_p: float | None = None,
         repeat_penalty: float | None = None,
         repetition_penalty: float | None = None,
         frequency_penalty: float | None = None,
         presence_penalty: float | None = None,
         repeat_last_n: int | None = None,
+        n_probs: int | None = None,
+        top_logprobs: int | None = None,
+        post_sampling_probs: bool | None = None,
         **unknown: Never,
     ) -> Map[Completion]: ...
 
@@ -708,19 +1083,46 @@ class EngineApi(Submits):
         top_k: int | None = None,
         top_p: float | None = None,
         min_p: float | None = None,
+        typical_p: float | None = None,
+        top_n_sigma: float | None = None,
+        xtc_probability: float | None = None,
+        xtc_threshold: float | None = None,
+        dynatemp_range: float | None = None,
+        dynatemp_exponent: float | None = None,
         penalty_repeat: float | None = None,
         penalty_freq: float | None = None,
         penalty_present: float | None = None,
         penalty_last_n: int | None = None,
+        dry_multiplier: float | None = None,
+        dry_base: float | None = None,
+        dry_allowed_length: int | None = None,
+        dry_penalty_last_n: int | None = None,
+        mirostat: int | None = None,
+        mirostat_tau: float | None = None,
+        mirostat_eta: float | None = None,
+        dry_sequence_breakers: str | Sequence[str] | None = None,
+        samplers: Sequence[str] | None = None,
+        logit_bias: Mapping[int | str, float] | None = None,
+        banned_token_ids: Sequence[int] | None = None,
+        allowed_token_ids: Sequence[int] | None = None,
+        bad_words: str | Sequence[str] | None = None,
+        logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
+        post_sampling_logprobs: bool = False,
+        n: int = 1,
         seed: int | None = None,
         n_predict: int | None = None,
         include_stop_str_in_output: bool | None = None,
         temperature: float | None = None,
+        typ_p: float | None = None,
         repeat_penalty: float | None = None,
         repetition_penalty: float | None = None,
         frequency_penalty: float | None = None,
         presence_penalty: float | None = None,
         repeat_last_n: int | None = None,
+        n_probs: int | None = None,
+        top_logprobs: int | None = None,
+        post_sampling_probs: bool | None = None,
         **unknown: Never,
     ) -> Map[Completion | LlamaBatchError]: ...
 
@@ -749,19 +1151,46 @@ class EngineApi(Submits):
         top_k: int | None = None,
         top_p: float | None = None,
         min_p: float | None = None,
+        typical_p: float | None = None,
+        top_n_sigma: float | None = None,
+        xtc_probability: float | None = None,
+        xtc_threshold: float | None = None,
+        dynatemp_range: float | None = None,
+        dynatemp_exponent: float | None = None,
         penalty_repeat: float | None = None,
         penalty_freq: float | None = None,
         penalty_present: float | None = None,
         penalty_last_n: int | None = None,
+        dry_multiplier: float | None = None,
+        dry_base: float | None = None,
+        dry_allowed_length: int | None = None,
+        dry_penalty_last_n: int | None = None,
+        mirostat: int | None = None,
+        mirostat_tau: float | None = None,
+        mirostat_eta: float | None = None,
+        dry_sequence_breakers: str | Sequence[str] | None = None,
+        samplers: Sequence[str] | None = None,
+        logit_bias: Mapping[int | str, float] | None = None,
+        banned_token_ids: Sequence[int] | None = None,
+        allowed_token_ids: Sequence[int] | None = None,
+        bad_words: str | Sequence[str] | None = None,
+        logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
+        post_sampling_logprobs: bool = False,
+        n: int = 1,
         seed: int | None = None,
         n_predict: int | None = None,
         include_stop_str_in_output: bool | None = None,
         temperature: float | None = None,
+        typ_p: float | None = None,
         repeat_penalty: float | None = None,
         repetition_penalty: float | None = None,
         frequency_penalty: float | None = None,
         presence_penalty: float | None = None,
         repeat_last_n: int | None = None,
+        n_probs: int | None = None,
+        top_logprobs: int | None = None,
+        post_sampling_probs: bool | None = None,
         **unknown: Never,
     ) -> Map[Any]:
         """Complete any number of prompts, a window of them at a time.
@@ -797,21 +1226,66 @@ class EngineApi(Submits):
             top_k: Number of likeliest tokens that are drawn from; 0 means all. Unit: tokens.
             top_p: Share of probability that is drawn from; 1 means all of it. From 0 to 1.
             min_p: Smallest probability that is drawn, as a share of the likeliest token's. From 0 to 1.
+            typical_p: Share of probability that is drawn from, of the tokens whose information is closest to the
+                entropy (locally typical sampling); 1 means all of it. From 0 to 1.
+            top_n_sigma: Number of standard deviations below the largest logit that are drawn from; 0 means all. From 0
+                to 1000.
+            xtc_probability: Probability with which all likely tokens but the least likely of them are left out (XTC); 0
+                is off. From 0 to 1.
+            xtc_threshold: Probability from which on a token is likely for XTC; above 0.5 is off. From 0 to 1.
+            dynatemp_range: Distance by which the temperature goes up and down with the entropy of each row; 0 keeps it
+                fixed. From 0 to 1000.
+            dynatemp_exponent: Exponent with which the temperature follows the entropy. From 0 to 1000.
             penalty_repeat: Repetition penalty: logits of recent tokens are divided by it (multiplied where negative); 1
                 is off. From 1e-06 to 1000.
             penalty_freq: Frequency penalty: taken off a logit for each recent occurrence; 0 is off. From -1000 to 1000.
             penalty_present: Presence penalty: taken off the logit of any recent token; 0 is off. From -1000 to 1000.
             penalty_last_n: Number of last tokens, prompt included, that penalties look at; -1 means all, 0 none. Unit:
                 tokens. From -1 to 2147483647.
+            dry_multiplier: DRY penalty: taken off the logits of tokens that would prolong a repetition, times a power
+                of `dry_base`; 0 is off. From 0 to 1000.
+            dry_base: Base of the DRY penalty: its power grows with each token of the repetition. Below 1 is off. From 0
+                to 1000.
+            dry_allowed_length: Length up to which a repetition costs nothing. Unit: tokens. From 0 to 2147483647.
+            dry_penalty_last_n: Number of last tokens, prompt included, in which DRY looks for repetitions; -1 means
+                all, 0 none. Unit: tokens. From -1 to 2147483647.
+            mirostat: Version of Mirostat, 1 or 2, which then stands for all of the chain but the temperature; 0 is off.
+                From 0 to 2.
+            mirostat_tau: Surprise that Mirostat aims at. Unit: bits. From 0 to 1000.
+            mirostat_eta: Share of its error that Mirostat corrects with each token. From 0 to 1000.
+            dry_sequence_breakers: Texts at which DRY lets repetitions end, also where a token holds more than them;
+                None means a line break, a colon, a double quote and an asterisk.
+            samplers: Links of the sampling chain, in order; those that are not named do nothing. None means
+                "penalties", "dry", "top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature", as
+                llama.cpp has them.
+            logit_bias: Added to the logits of tokens, each named by its id, or by a text that it is a part of; -inf or
+                False bans.
+            banned_token_ids: Tokens that are not drawn. From 0 to 2147483647.
+            allowed_token_ids: Tokens that alone are drawn; what ends the answer must be among them, or `max_tokens`
+                does. From 0 to 2147483647.
+            bad_words: Texts that the answer does not have, where the model spells them as the tokenizer does, with or
+                without a space before.
+            logprobs: Tell how likely each generated token was, and so many of the likeliest in its place; 0 tells the
+                token's own only, None nothing. Unit: tokens. From 0 to 1000.
+            prompt_logprobs: The same of each token of the prompt but the first. The whole prompt is then computed,
+                whatever the cache has of it. Unit: tokens. From 0 to 1000.
+            post_sampling_logprobs: Tell of `logprobs` what the sampling chain left, penalties and temperature included,
+                instead of what the model gave.
+            n: Answers to the prompt, which is computed once. Each has a seed of its own, the first one's is the
+                request's. Unit: answers. From 1 to 128.
             seed: Seed of the request's draws; None draws one, which the completion reports.
             n_predict: another name for `max_tokens`.
             include_stop_str_in_output: another name for `include_stop`.
             temperature: another name for `temp`.
+            typ_p: another name for `typical_p`.
             repeat_penalty: another name for `penalty_repeat`.
             repetition_penalty: another name for `penalty_repeat`.
             frequency_penalty: another name for `penalty_freq`.
             presence_penalty: another name for `penalty_present`.
             repeat_last_n: another name for `penalty_last_n`.
+            n_probs: another name for `logprobs`.
+            top_logprobs: another name for `logprobs`.
+            post_sampling_probs: another name for `post_sampling_logprobs`.
             **unknown: refused; the error suggests the nearest option.
 
         Returns:
@@ -843,21 +1317,48 @@ class EngineApi(Submits):
             "top_k": top_k,
             "top_p": top_p,
             "min_p": min_p,
+            "typical_p": typical_p,
+            "top_n_sigma": top_n_sigma,
+            "xtc_probability": xtc_probability,
+            "xtc_threshold": xtc_threshold,
+            "dynatemp_range": dynatemp_range,
+            "dynatemp_exponent": dynatemp_exponent,
             "penalty_repeat": penalty_repeat,
             "penalty_freq": penalty_freq,
             "penalty_present": penalty_present,
             "penalty_last_n": penalty_last_n,
+            "dry_multiplier": dry_multiplier,
+            "dry_base": dry_base,
+            "dry_allowed_length": dry_allowed_length,
+            "dry_penalty_last_n": dry_penalty_last_n,
+            "mirostat": mirostat,
+            "mirostat_tau": mirostat_tau,
+            "mirostat_eta": mirostat_eta,
+            "dry_sequence_breakers": dry_sequence_breakers,
+            "samplers": samplers,
+            "logit_bias": logit_bias,
+            "banned_token_ids": banned_token_ids,
+            "allowed_token_ids": allowed_token_ids,
+            "bad_words": bad_words,
+            "logprobs": logprobs,
+            "prompt_logprobs": prompt_logprobs,
+            "post_sampling_logprobs": post_sampling_logprobs,
+            "n": n,
             "seed": seed,
         }
         aliases: dict[str, Any] = {
             "n_predict": n_predict,
             "include_stop_str_in_output": include_stop_str_in_output,
             "temperature": temperature,
+            "typ_p": typ_p,
             "repeat_penalty": repeat_penalty,
             "repetition_penalty": repetition_penalty,
             "frequency_penalty": frequency_penalty,
             "presence_penalty": presence_penalty,
             "repeat_last_n": repeat_last_n,
+            "n_probs": n_probs,
+            "top_logprobs": top_logprobs,
+            "post_sampling_probs": post_sampling_probs,
         }
         settled = given(EngineApi.map, options, aliases, unknown)
         return self._map(prompts, settled, ordered=ordered, on_error=on_error, progress=progress, chat=chat)

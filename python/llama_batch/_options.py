@@ -40,10 +40,23 @@ class StartOptions(TypedDict, total=False):
     top_k: int
     top_p: float
     min_p: float
+    typical_p: float
+    top_n_sigma: float
+    xtc_probability: float
+    xtc_threshold: float
+    dynatemp_range: float
+    dynatemp_exponent: float
     penalty_repeat: float
     penalty_freq: float
     penalty_present: float
     penalty_last_n: int
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int
+    mirostat: int
+    mirostat_tau: float
+    mirostat_eta: float
     seed: int | None
     n_threads: int
     n_threads_batch: int | None
@@ -94,10 +107,33 @@ class RequestOptions(TypedDict, total=False):
     top_k: int | None
     top_p: float | None
     min_p: float | None
+    typical_p: float | None
+    top_n_sigma: float | None
+    xtc_probability: float | None
+    xtc_threshold: float | None
+    dynatemp_range: float | None
+    dynatemp_exponent: float | None
     penalty_repeat: float | None
     penalty_freq: float | None
     penalty_present: float | None
     penalty_last_n: int | None
+    dry_multiplier: float | None
+    dry_base: float | None
+    dry_allowed_length: int | None
+    dry_penalty_last_n: int | None
+    mirostat: int | None
+    mirostat_tau: float | None
+    mirostat_eta: float | None
+    dry_sequence_breakers: str | Sequence[str] | None
+    samplers: Sequence[str] | None
+    logit_bias: Mapping[int | str, float] | None
+    banned_token_ids: Sequence[int] | None
+    allowed_token_ids: Sequence[int] | None
+    bad_words: str | Sequence[str] | None
+    logprobs: int | None
+    prompt_logprobs: int | None
+    post_sampling_logprobs: bool
+    n: int
     seed: int | None
 
 
@@ -283,6 +319,64 @@ START_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
             minimum=0.0,
             maximum=1.0,
         ),
+        "typical_p": OptionSpec(
+            name="typical_p",
+            type="float",
+            default=1.0,
+            doc=(
+                "Default share of probability that is drawn from, of the tokens whose information is closest to "
+                "the entropy (locally typical sampling); 1 means all of it."
+            ),
+            minimum=0.0,
+            maximum=1.0,
+            aliases=("typ_p",),
+        ),
+        "top_n_sigma": OptionSpec(
+            name="top_n_sigma",
+            type="float",
+            default=0.0,
+            doc="Default number of standard deviations below the largest logit that are drawn from; 0 means all.",
+            minimum=0.0,
+            maximum=1000.0,
+        ),
+        "xtc_probability": OptionSpec(
+            name="xtc_probability",
+            type="float",
+            default=0.0,
+            doc=(
+                "Default probability with which all likely tokens but the least likely of them are left out "
+                "(XTC); 0 is off."
+            ),
+            minimum=0.0,
+            maximum=1.0,
+        ),
+        "xtc_threshold": OptionSpec(
+            name="xtc_threshold",
+            type="float",
+            default=0.1,
+            doc="Default probability from which on a token is likely for XTC; above 0.5 is off.",
+            minimum=0.0,
+            maximum=1.0,
+        ),
+        "dynatemp_range": OptionSpec(
+            name="dynatemp_range",
+            type="float",
+            default=0.0,
+            doc=(
+                "Default distance by which the temperature goes up and down with the entropy of each row; 0 "
+                "keeps it fixed."
+            ),
+            minimum=0.0,
+            maximum=1000.0,
+        ),
+        "dynatemp_exponent": OptionSpec(
+            name="dynatemp_exponent",
+            type="float",
+            default=1.0,
+            doc="Default exponent with which the temperature follows the entropy.",
+            minimum=0.0,
+            maximum=1000.0,
+        ),
         "penalty_repeat": OptionSpec(
             name="penalty_repeat",
             type="float",
@@ -322,6 +416,74 @@ START_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
             maximum=2147483647.0,
             unit="tokens",
             aliases=("repeat_last_n",),
+        ),
+        "dry_multiplier": OptionSpec(
+            name="dry_multiplier",
+            type="float",
+            default=0.0,
+            doc=(
+                "Default DRY penalty: taken off the logits of tokens that would prolong a repetition, times a "
+                "power of `dry_base`; 0 is off."
+            ),
+            minimum=0.0,
+            maximum=1000.0,
+        ),
+        "dry_base": OptionSpec(
+            name="dry_base",
+            type="float",
+            default=1.75,
+            doc="Default base of the DRY penalty: its power grows with each token of the repetition. Below 1 is off.",
+            minimum=0.0,
+            maximum=1000.0,
+        ),
+        "dry_allowed_length": OptionSpec(
+            name="dry_allowed_length",
+            type="int",
+            default=2,
+            doc="Default length up to which a repetition costs nothing.",
+            minimum=0.0,
+            maximum=2147483647.0,
+            unit="tokens",
+        ),
+        "dry_penalty_last_n": OptionSpec(
+            name="dry_penalty_last_n",
+            type="int",
+            default=64,
+            doc=(
+                "Default number of last tokens, prompt included, in which DRY looks for repetitions; -1 means "
+                "all, 0 none."
+            ),
+            minimum=-1.0,
+            maximum=2147483647.0,
+            unit="tokens",
+        ),
+        "mirostat": OptionSpec(
+            name="mirostat",
+            type="int",
+            default=0,
+            doc=(
+                "Default version of Mirostat, 1 or 2, which then stands for all of the chain but the "
+                "temperature; 0 is off."
+            ),
+            minimum=0.0,
+            maximum=2.0,
+        ),
+        "mirostat_tau": OptionSpec(
+            name="mirostat_tau",
+            type="float",
+            default=5.0,
+            doc="Default surprise that Mirostat aims at.",
+            minimum=0.0,
+            maximum=1000.0,
+            unit="bits",
+        ),
+        "mirostat_eta": OptionSpec(
+            name="mirostat_eta",
+            type="float",
+            default=0.1,
+            doc="Default share of its error that Mirostat corrects with each token.",
+            minimum=0.0,
+            maximum=1000.0,
         ),
         "seed": OptionSpec(
             name="seed",
@@ -688,6 +850,64 @@ REQUEST_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
             minimum=0.0,
             maximum=1.0,
         ),
+        "typical_p": OptionSpec(
+            name="typical_p",
+            type="float | None",
+            default=None,
+            doc=(
+                "Share of probability that is drawn from, of the tokens whose information is closest to the "
+                "entropy (locally typical sampling); 1 means all of it."
+            ),
+            optional=True,
+            minimum=0.0,
+            maximum=1.0,
+            aliases=("typ_p",),
+        ),
+        "top_n_sigma": OptionSpec(
+            name="top_n_sigma",
+            type="float | None",
+            default=None,
+            doc="Number of standard deviations below the largest logit that are drawn from; 0 means all.",
+            optional=True,
+            minimum=0.0,
+            maximum=1000.0,
+        ),
+        "xtc_probability": OptionSpec(
+            name="xtc_probability",
+            type="float | None",
+            default=None,
+            doc="Probability with which all likely tokens but the least likely of them are left out (XTC); 0 is off.",
+            optional=True,
+            minimum=0.0,
+            maximum=1.0,
+        ),
+        "xtc_threshold": OptionSpec(
+            name="xtc_threshold",
+            type="float | None",
+            default=None,
+            doc="Probability from which on a token is likely for XTC; above 0.5 is off.",
+            optional=True,
+            minimum=0.0,
+            maximum=1.0,
+        ),
+        "dynatemp_range": OptionSpec(
+            name="dynatemp_range",
+            type="float | None",
+            default=None,
+            doc="Distance by which the temperature goes up and down with the entropy of each row; 0 keeps it fixed.",
+            optional=True,
+            minimum=0.0,
+            maximum=1000.0,
+        ),
+        "dynatemp_exponent": OptionSpec(
+            name="dynatemp_exponent",
+            type="float | None",
+            default=None,
+            doc="Exponent with which the temperature follows the entropy.",
+            optional=True,
+            minimum=0.0,
+            maximum=1000.0,
+        ),
         "penalty_repeat": OptionSpec(
             name="penalty_repeat",
             type="float | None",
@@ -728,6 +948,183 @@ REQUEST_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
             maximum=2147483647.0,
             unit="tokens",
             aliases=("repeat_last_n",),
+        ),
+        "dry_multiplier": OptionSpec(
+            name="dry_multiplier",
+            type="float | None",
+            default=None,
+            doc=(
+                "DRY penalty: taken off the logits of tokens that would prolong a repetition, times a power of "
+                "`dry_base`; 0 is off."
+            ),
+            optional=True,
+            minimum=0.0,
+            maximum=1000.0,
+        ),
+        "dry_base": OptionSpec(
+            name="dry_base",
+            type="float | None",
+            default=None,
+            doc="Base of the DRY penalty: its power grows with each token of the repetition. Below 1 is off.",
+            optional=True,
+            minimum=0.0,
+            maximum=1000.0,
+        ),
+        "dry_allowed_length": OptionSpec(
+            name="dry_allowed_length",
+            type="int | None",
+            default=None,
+            doc="Length up to which a repetition costs nothing.",
+            optional=True,
+            minimum=0.0,
+            maximum=2147483647.0,
+            unit="tokens",
+        ),
+        "dry_penalty_last_n": OptionSpec(
+            name="dry_penalty_last_n",
+            type="int | None",
+            default=None,
+            doc="Number of last tokens, prompt included, in which DRY looks for repetitions; -1 means all, 0 none.",
+            optional=True,
+            minimum=-1.0,
+            maximum=2147483647.0,
+            unit="tokens",
+        ),
+        "mirostat": OptionSpec(
+            name="mirostat",
+            type="int | None",
+            default=None,
+            doc="Version of Mirostat, 1 or 2, which then stands for all of the chain but the temperature; 0 is off.",
+            optional=True,
+            minimum=0.0,
+            maximum=2.0,
+        ),
+        "mirostat_tau": OptionSpec(
+            name="mirostat_tau",
+            type="float | None",
+            default=None,
+            doc="Surprise that Mirostat aims at.",
+            optional=True,
+            minimum=0.0,
+            maximum=1000.0,
+            unit="bits",
+        ),
+        "mirostat_eta": OptionSpec(
+            name="mirostat_eta",
+            type="float | None",
+            default=None,
+            doc="Share of its error that Mirostat corrects with each token.",
+            optional=True,
+            minimum=0.0,
+            maximum=1000.0,
+        ),
+        "dry_sequence_breakers": OptionSpec(
+            name="dry_sequence_breakers",
+            type="str | Sequence[str] | None",
+            default=None,
+            doc=(
+                "Texts at which DRY lets repetitions end, also where a token holds more than them; None means a "
+                "line break, a colon, a double quote and an asterisk."
+            ),
+            optional=True,
+        ),
+        "samplers": OptionSpec(
+            name="samplers",
+            type="Sequence[str] | None",
+            default=None,
+            doc=(
+                "Links of the sampling chain, in order; those that are not named do nothing. None means "
+                '"penalties", "dry", "top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", '
+                '"temperature", as llama.cpp has them.'
+            ),
+            optional=True,
+        ),
+        "logit_bias": OptionSpec(
+            name="logit_bias",
+            type="Mapping[int | str, float] | None",
+            default=None,
+            doc=(
+                "Added to the logits of tokens, each named by its id, or by a text that it is a part of; -inf or"
+                " False bans."
+            ),
+            optional=True,
+        ),
+        "banned_token_ids": OptionSpec(
+            name="banned_token_ids",
+            type="Sequence[int] | None",
+            default=None,
+            doc="Tokens that are not drawn.",
+            optional=True,
+            minimum=0.0,
+            maximum=2147483647.0,
+        ),
+        "allowed_token_ids": OptionSpec(
+            name="allowed_token_ids",
+            type="Sequence[int] | None",
+            default=None,
+            doc="Tokens that alone are drawn; what ends the answer must be among them, or `max_tokens` does.",
+            optional=True,
+            minimum=0.0,
+            maximum=2147483647.0,
+        ),
+        "bad_words": OptionSpec(
+            name="bad_words",
+            type="str | Sequence[str] | None",
+            default=None,
+            doc=(
+                "Texts that the answer does not have, where the model spells them as the tokenizer does, with or"
+                " without a space before."
+            ),
+            optional=True,
+        ),
+        "logprobs": OptionSpec(
+            name="logprobs",
+            type="int | None",
+            default=None,
+            doc=(
+                "Tell how likely each generated token was, and so many of the likeliest in its place; 0 tells "
+                "the token's own only, None nothing."
+            ),
+            optional=True,
+            minimum=0.0,
+            maximum=1000.0,
+            unit="tokens",
+            aliases=("n_probs", "top_logprobs"),
+        ),
+        "prompt_logprobs": OptionSpec(
+            name="prompt_logprobs",
+            type="int | None",
+            default=None,
+            doc=(
+                "The same of each token of the prompt but the first. The whole prompt is then computed, whatever"
+                " the cache has of it."
+            ),
+            optional=True,
+            minimum=0.0,
+            maximum=1000.0,
+            unit="tokens",
+        ),
+        "post_sampling_logprobs": OptionSpec(
+            name="post_sampling_logprobs",
+            type="bool",
+            default=False,
+            doc=(
+                "Tell of `logprobs` what the sampling chain left, penalties and temperature included, instead of"
+                " what the model gave."
+            ),
+            aliases=("post_sampling_probs",),
+        ),
+        "n": OptionSpec(
+            name="n",
+            type="int",
+            default=1,
+            doc=(
+                "Answers to the prompt, which is computed once. Each has a seed of its own, the first one's is "
+                "the request's."
+            ),
+            minimum=1.0,
+            maximum=128.0,
+            unit="answers",
         ),
         "seed": OptionSpec(
             name="seed",

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from llama_batch.logprobs import TokenLogprobs
+
 __all__ = [
     "BatchStrategy",
     "Chunk",
@@ -60,25 +62,28 @@ class Chunk(str):
     Attributes:
         index: its place in the stream, from 0.
         token_ids: the tokens that it was made from; several, where a character took several or the reader was slow.
-        logprobs: one for each token, where they were asked for.
+        logprobs: how likely each token was, where that was asked for.
+        choice: which answer it is a part of, where there are several (`n`), from 0.
 
     Example:
         >>> for chunk in engine.stream("Tell me a story"):
         ...     print(chunk, end="", flush=True)
     """
 
-    __slots__ = ("index", "logprobs", "token_ids")
+    __slots__ = ("choice", "index", "logprobs", "token_ids")
 
     index: int  # type: ignore[assignment]  # the place in the stream; `str.index` has no use on a chunk
     token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...] | None
+    logprobs: tuple[TokenLogprobs, ...] | None
+    choice: int
 
     def __new__(
         cls,
         text: str = "",
         index: int = 0,
         token_ids: tuple[int, ...] = (),
-        logprobs: tuple[float, ...] | None = None,
+        logprobs: tuple[TokenLogprobs, ...] | None = None,
+        choice: int = 0,
     ) -> Self:
         """Make a chunk.
 
@@ -86,17 +91,19 @@ class Chunk(str):
             text: what it adds to the answer.
             index: its place in the stream, from 0.
             token_ids: the tokens that made it.
-            logprobs: one for each token.
+            logprobs: how likely each token was.
+            choice: which answer it is a part of.
         """
         self = str.__new__(cls, text)
         self.index = index
         self.token_ids = token_ids
         self.logprobs = logprobs
+        self.choice = choice
         return self
 
     def __getnewargs__(self) -> tuple[Any, ...]:
         """Survive pickling."""
-        return (str(self), self.index, self.token_ids, self.logprobs)
+        return (str(self), self.index, self.token_ids, self.logprobs, self.choice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +160,11 @@ class Completion:
         usage: what it used.
         timings: when things happened.
         seed: the seed of its draws; the same seed gives the same draws.
-        logprobs: one for each token, where they were asked for.
+        logprobs: how likely each token was, where that was asked for.
+        prompt_logprobs: the same of the prompt's tokens, where that was asked for; None of the first.
         parsed: the value that a schema gave it, where one was asked for.
+        index: which answer it is, where there are several, from 0.
+        others: the other answers, where there are several and this is the first.
     """
 
     request_id: int
@@ -165,13 +175,16 @@ class Completion:
     usage: Usage
     timings: Timings
     seed: int
-    logprobs: tuple[float, ...] | None = None
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     parsed: Any = None
+    index: int = 0
+    others: tuple[Completion, ...] = ()
 
     @property
     def choices(self) -> tuple[Completion, ...]:
-        """All answers to the prompt: this one."""
-        return (self,)
+        """All answers to the prompt, as many as `n`: this one, and the others."""
+        return (self, *self.others)
 
     def __str__(self) -> str:
         """The text."""

@@ -122,6 +122,12 @@ impl Scheduler {
     fn pass_done(&mut self, now: Time, rows: &[Row], outcome: DecodeOutcome) {
         let n_decode = self.advance(now, rows);
         self.note_positions(&outcome.positions);
+        for scored in outcome.scored {
+            let live = self.live.get_mut(&scored.request);
+            if let Some(slot) = live.and_then(|live| live.prompt_told.get_mut(scored.pos as usize)) {
+                *slot = Some(scored.told);
+            }
+        }
         for row in outcome.rows {
             self.apply_row(now, row);
         }
@@ -199,13 +205,13 @@ impl Scheduler {
                     if self.live.get(&id).is_none_or(|live| live.doomed.is_some()) {
                         return;
                     }
-                    self.take_token(now, id, &token);
+                    self.take_token(now, id, token);
                 }
             }
         }
     }
 
-    fn take_token(&mut self, now: Time, id: RequestId, drawn: &Drawn) {
+    fn take_token(&mut self, now: Time, id: RequestId, drawn: Drawn) {
         let n_ctx_seq = self.limits.n_ctx_seq;
         let Some(live) = self.live.get_mut(&id) else { return };
         live.first_token_at.get_or_insert(now);
@@ -221,11 +227,13 @@ impl Scheduler {
             return self.end(now, id, Ok(FinishReason::Eog));
         }
         live.tokens.push(drawn.token);
+        live.told.extend(drawn.told.map(|told| *told));
         self.totals.n_generated_tokens += 1;
         let may_stop = live.n_generated() > live.request.sampling.min_tokens;
         let (piece, stopped) = live.output.push(&live.request.stop, may_stop, drawn.token, &drawn.piece);
         if let Some((text, tokens)) = piece {
-            self.events.push_back(Event::Chunk { request: id, text, tokens });
+            let told = live.take_told(tokens.len());
+            self.events.push_back(Event::Chunk { request: id, text, tokens, told });
         }
         if let Some(which) = stopped {
             live.stopped_by = Some(StopCause::Text(live.request.stop.strings[which].clone()));
@@ -289,9 +297,10 @@ impl Scheduler {
             }
             let held = positions.iter().find(|at| at.seq == seq).and_then(|at| at.held);
             let n_held = held.map_or(0, |(_, last)| last + 1);
-            // A recurrent state says nothing reliable of its position after a failure; elsewhere the last token is
-            // computed again for its logits, which are lost.
-            let n_kept = if self.limits.memory.is_recurrent() { 0 } else { n_held.min(live.n_tokens() - 1) };
+            // A recurrent state says nothing reliable of its position after a failure; elsewhere what was to be looked at
+            // is computed again for its logits, which are lost.
+            let n_looked_at = live.findable().len() as u32;
+            let n_kept = if self.limits.memory.is_recurrent() { 0 } else { n_held.min(n_looked_at) };
             live.n_computed = n_kept;
             let failed = live.n_failures >= MAX_FAILURES;
             self.sequences.cells.set_len(seq, n_held);

@@ -36,7 +36,7 @@ impl Scheduler {
             if !self.ops.is_empty() {
                 return None;
             }
-            let rows = self.rows(&grants);
+            let rows = self.rows(&self.fit_outputs(grants));
             if !rows.is_empty() {
                 return Some(Work::Decode(rows));
             }
@@ -96,6 +96,20 @@ impl Scheduler {
         for grant in grants.iter_mut().filter(|grant| !self.live[&grant.request].is_decoding()) {
             grant.n_rows = grant.n_rows.min(n_left);
             n_left -= grant.n_rows;
+        }
+        grants
+    }
+
+    /// Give fewer rows to prompts whose every token is scored: only so many rows can have their logits looked at.
+    fn fit_outputs(&self, mut grants: Vec<Grant>) -> Vec<Grant> {
+        let scores = |grant: &Grant| self.live[&grant.request].first_to_score();
+        let n_others = grants.iter().filter(|grant| scores(grant).is_none()).count() as u32;
+        let mut n_left = self.limits.n_outputs.saturating_sub(n_others);
+        for grant in &mut grants {
+            let Some(first) = scores(grant) else { continue };
+            let n_silent = first.saturating_sub(self.live[&grant.request].n_computed);
+            grant.n_rows = grant.n_rows.min(n_silent + n_left);
+            n_left -= grant.n_rows.saturating_sub(n_silent);
         }
         grants
     }
@@ -165,9 +179,11 @@ impl Scheduler {
         let mut rows = Vec::with_capacity(grants.iter().map(|grant| grant.n_rows as usize).sum());
         for (seq, request) in running {
             let live = &self.live[&request];
+            let (first, n_prompt) = (live.first_to_score(), live.n_prompt());
             for pos in live.n_computed..live.n_computed + granted[&request] {
                 let draws = pos + 1 == live.n_tokens() && live.request.max_tokens > 0;
-                rows.push(Row { request, seq, pos, token: live.tokens[pos as usize], draws });
+                let scores = first.is_some_and(|first| pos >= first && pos + 1 < n_prompt);
+                rows.push(Row { request, seq, pos, token: live.tokens[pos as usize], draws, scores });
             }
         }
         rows

@@ -157,7 +157,7 @@ impl Scheduler {
         if !self.disk.is_on() || !asking.request.cache_prompt {
             return false;
         }
-        let (scope, tokens) = (asking.request.scope.as_ref(), &asking.tokens[..asking.tokens.len().saturating_sub(1)]);
+        let (scope, tokens) = (asking.request.scope.as_ref(), asking.findable());
         let (line, n_on_disk) = self.best_of(&self.disk.blocks, scope, tokens);
         let n_in_ram = self.n_in_ram(scope, tokens);
         // Each load brings more into RAM, or it was the last one.

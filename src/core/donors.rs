@@ -92,7 +92,7 @@ impl Scheduler {
         if !live.request.cache_prompt {
             return Prefix::Nothing;
         }
-        let tokens = &live.tokens[..live.tokens.len().saturating_sub(1)];
+        let tokens = live.findable();
         let (mut best, mut awaited): (Option<Match>, Option<Awaited>) = (None, None);
         for (seq, holder, len) in self.sequences.matches(live.request.scope.as_ref(), tokens) {
             let (there, session) = match holder {

@@ -1,6 +1,7 @@
 //! What the core tells: tokens and ends for the callers, and telemetry.
 
 use super::ids::{RequestId, SeqId, Token};
+use super::logprobs::TokenLogprobs;
 use super::request::Mode;
 use super::transfer::{SessionState, TransferId};
 use crate::error::Error;
@@ -232,6 +233,8 @@ pub struct Finished {
     pub prefix_reason: PrefixReason,
     /// Tokens that were really computed of the prompt, recomputation after a park included.
     pub n_prefilled: u32,
+    /// How likely each token of the prompt was, where the request wants to know: nothing of the first one.
+    pub prompt_told: Vec<Option<TokenLogprobs>>,
 }
 
 /// What the core tells. `Chunk` and `Finished` go to the request's caller; `Finished` and the rest are telemetry.
@@ -245,6 +248,8 @@ pub enum Event {
         text: String,
         /// The tokens.
         tokens: Vec<Token>,
+        /// How likely each of them was, where the request wants to know.
+        told: Vec<TokenLogprobs>,
     },
     /// The one end of a request. `request.done` or `request.exception` in telemetry.
     Finished(Box<Finished>),

@@ -39,7 +39,8 @@ impl Scheduler {
 
     fn tell_end(&mut self, now: Time, id: RequestId, mut live: Live, end: End) {
         if let Some((text, tokens)) = live.output.flush() {
-            self.events.push_back(Event::Chunk { request: id, text, tokens });
+            let told = live.take_told(tokens.len());
+            self.events.push_back(Event::Chunk { request: id, text, tokens, told });
         }
         self.totals.n_finished += 1;
         match &end {
@@ -64,6 +65,7 @@ impl Scheduler {
             prefix_source: live.prefix_source,
             prefix_reason: live.prefix_reason,
             n_prefilled: live.n_prefilled,
+            prompt_told: live.prompt_told,
         })));
     }
 
@@ -71,7 +73,7 @@ impl Scheduler {
     /// Only a whole answer is what its session goes on from.
     fn retain(&mut self, now: Time, live: &Live, seq: SeqId, is_whole: bool) {
         let tokens: Arc<[Token]> = live.tokens[..live.n_computed as usize].into();
-        if !live.request.cache_prompt || tokens.is_empty() || !self.sequences.caches() {
+        if !live.request.keeps() || tokens.is_empty() || !self.sequences.caches() {
             self.ops.push(Op::Remove(seq));
             return;
         }

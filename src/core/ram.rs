@@ -133,7 +133,7 @@ impl Scheduler {
     /// from.
     pub(super) fn save_running(&mut self, now: Time, id: RequestId, seq: SeqId, most: Most) {
         let live = &self.live[&id];
-        if live.request.cache_prompt {
+        if live.request.keeps() {
             let (scope, tokens) = (live.request.scope.clone(), live.tokens[..live.n_computed as usize].to_vec());
             self.save(now, seq, scope.as_ref(), &tokens, most);
         }

@@ -1,6 +1,8 @@
 //! What a caller asks for.
 
 use super::ids::{RequestId, Token};
+use super::mix::{GOLDEN, mix};
+use super::params::{SamplingParams, Words};
 use crate::options::{Key, RequestOptions, StartOptions};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -23,33 +25,6 @@ impl Mode {
             Self::Stream => "stream",
         }
     }
-}
-
-/// How tokens are drawn, every value settled. For the backend; the core reads nothing of it but `min_tokens`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SamplingParams {
-    /// 0 is greedy.
-    pub temp: f32,
-    /// 0 means all.
-    pub top_k: u32,
-    /// 1 means all.
-    pub top_p: f32,
-    /// 0 means all.
-    pub min_p: f32,
-    /// 1 is off.
-    pub penalty_repeat: f32,
-    /// 0 is off.
-    pub penalty_freq: f32,
-    /// 0 is off.
-    pub penalty_present: f32,
-    /// Last tokens that penalties look at, prompt included; -1 means all.
-    pub penalty_last_n: i32,
-    /// The seed of this request's random stream.
-    pub seed: u64,
-    /// Tokens of the model's own that end a generation are never drawn.
-    pub ignore_eos: bool,
-    /// Nothing that would end the generation is drawn until so many tokens are; only limits end it before.
-    pub min_tokens: u32,
 }
 
 /// What ends a request beside the model and its limits, once [`SamplingParams::min_tokens`] are generated.
@@ -80,8 +55,10 @@ pub struct Request {
     pub stop: StopRules,
     /// Who goes first: the lower, the sooner.
     pub priority: i32,
-    /// Whether cached tokens are reused and these ones kept.
+    /// Whether cached tokens are reused, and others may share these while it runs.
     pub cache_prompt: bool,
+    /// Whether only its siblings share them, and none are kept.
+    pub is_private: bool,
     /// The conversation.
     pub session: Option<Key>,
     /// The trust boundary.
@@ -96,64 +73,59 @@ pub struct Request {
 
 impl Request {
     /// A request with its own values where the caller gave them, the engine's otherwise, and `fresh_seed` where neither
-    /// gave a seed. Id and prompt are still open.
-    pub fn draft(options: RequestOptions, mode: Mode, engine: &StartOptions, fresh_seed: u64) -> Self {
-        let RequestOptions {
-            max_tokens,
-            timeout,
-            queue_timeout,
-            stall_timeout,
-            priority,
-            cache_prompt,
-            session,
-            cache_scope,
-            temp,
-            top_k,
-            top_p,
-            min_p,
-            penalty_repeat,
-            penalty_freq,
-            penalty_present,
-            penalty_last_n,
-            seed,
-            stop,
-            include_stop,
-            stop_token_ids,
-            min_tokens,
-            ignore_eos,
-        } = options;
-        let stop_tokens = stop_token_ids.into_iter().flatten().filter_map(|token| Token::try_from(token).ok());
+    /// gave a seed; and what it says in words. Id and prompt are still open.
+    pub fn draft(options: RequestOptions, mode: Mode, engine: &StartOptions, fresh_seed: u64) -> (Self, Words) {
+        let (sampling, words) = (SamplingParams::draft(&options, engine, fresh_seed), Words::draft(&options));
+        let stop_tokens = options.stop_token_ids.iter().flatten().filter_map(|token| Token::try_from(*token).ok());
         let seconds = |limit: Option<f64>| limit.map(|s| Duration::try_from_secs_f64(s).unwrap_or(Duration::MAX));
-        Self {
+        let stop_tokens = stop_tokens.collect();
+        let cache_prompt = options.cache_prompt.unwrap_or(engine.cache_prompt);
+        let request = Self {
             id: RequestId(0),
             prompt: Arc::from([]),
-            max_tokens,
+            max_tokens: options.max_tokens,
             mode,
-            sampling: SamplingParams {
-                temp: temp.unwrap_or(engine.temp),
-                top_k: top_k.unwrap_or(engine.top_k),
-                top_p: top_p.unwrap_or(engine.top_p),
-                min_p: min_p.unwrap_or(engine.min_p),
-                penalty_repeat: penalty_repeat.unwrap_or(engine.penalty_repeat),
-                penalty_freq: penalty_freq.unwrap_or(engine.penalty_freq),
-                penalty_present: penalty_present.unwrap_or(engine.penalty_present),
-                penalty_last_n: penalty_last_n.unwrap_or(engine.penalty_last_n),
-                seed: seed.or(engine.seed).unwrap_or(fresh_seed),
-                ignore_eos,
-                min_tokens,
-            },
+            sampling,
             stop: StopRules {
-                strings: stop.map(|stop| stop.0).unwrap_or_default().into(),
-                include: include_stop,
-                tokens: stop_tokens.collect(),
+                strings: options.stop.map(|stop| stop.0).unwrap_or_default().into(),
+                include: options.include_stop,
+                tokens: stop_tokens,
             },
-            priority,
-            cache_prompt: cache_prompt.unwrap_or(engine.cache_prompt),
-            session,
-            scope: cache_scope,
-            timeout: seconds(timeout),
-            queue_timeout: seconds(queue_timeout),
-            stall_timeout: seconds(stall_timeout),
-        }
+            priority: options.priority,
+            cache_prompt,
+            is_private: false,
+            session: options.session,
+            scope: options.cache_scope,
+            timeout: seconds(options.timeout),
+            queue_timeout: seconds(options.queue_timeout),
+            stall_timeout: seconds(options.stall_timeout),
+        };
+        (request, words)
     }
+
+    /// Whether its tokens are kept for others when it ends.
+    pub const fn keeps(&self) -> bool {
+        self.cache_prompt && !self.is_private
+    }
+
+    /// `n` requests for as many answers to the prompt, with ids that follow this one's and seeds of their own. They share
+    /// the prompt's cells, with nobody else where the cache is off.
+    pub fn siblings(mut self, n: u32) -> impl Iterator<Item = Self> {
+        if n > 1 && !self.cache_prompt {
+            (self.cache_prompt, self.is_private) = (true, true);
+            self.scope = Some(Key(format!("siblings of {}", self.id)));
+        }
+        let (first, seed) = (self.id.0, self.sampling.seed);
+        (0..u64::from(n)).map(move |i| {
+            let mut sibling = self.clone();
+            sibling.id = RequestId(first + i);
+            sibling.sampling.seed = sibling_seed(seed, i);
+            sibling
+        })
+    }
+}
+
+/// The seed of the `i`-th answer to a prompt; the first one's is the request's own.
+pub fn sibling_seed(seed: u64, i: u64) -> u64 {
+    if i == 0 { seed } else { mix(seed.wrapping_add(i.wrapping_mul(GOLDEN))) }
 }

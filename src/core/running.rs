@@ -3,10 +3,12 @@
 use super::donors::Awaited;
 use super::event::{FinishReason, PrefixReason, PrefixSource, StopCause};
 use super::ids::{RequestId, SeqId, SlotId, Token};
+use super::logprobs::TokenLogprobs;
 use super::output::Output;
 use super::request::Request;
 use super::time::Time;
 use crate::error::Error;
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// How a request will end, or has ended.
@@ -40,6 +42,10 @@ pub(super) struct Live {
     /// Forward passes that failed under it without one that succeeded.
     pub(super) n_failures: u32,
     pub(super) output: Output,
+    /// How likely the tokens were that are held with their text.
+    pub(super) told: VecDeque<TokenLogprobs>,
+    /// How likely the prompt's tokens were, where the request wants to know.
+    pub(super) prompt_told: Vec<Option<TokenLogprobs>>,
     /// Which stop string or token ended it.
     pub(super) stopped_by: Option<StopCause>,
     /// Whether the backend has its sampler.
@@ -76,12 +82,17 @@ impl Live {
     pub(super) fn new(request: Request, now: Time) -> Self {
         Self {
             tokens: request.prompt.to_vec(),
-            request,
             place: Place::Waiting,
             n_computed: 0,
             doomed: None,
             n_failures: 0,
             output: Output::default(),
+            told: VecDeque::new(),
+            prompt_told: if request.sampling.telling.prompt.is_some() {
+                vec![None; request.prompt.len()]
+            } else {
+                Vec::new()
+            },
             stopped_by: None,
             has_sampler: false,
             pos_min: 0,
@@ -102,6 +113,7 @@ impl Live {
             first_token_at: None,
             last_token_at: None,
             progressed_at: now,
+            request,
         }
     }
 
@@ -126,6 +138,23 @@ impl Live {
 
     pub(super) fn n_tokens(&self) -> u32 {
         self.tokens.len() as u32
+    }
+
+    /// What of its tokens may be found in a cache: never the last one, which is computed for its logits, nor what it is
+    /// still to be told the likelihood of.
+    pub(super) fn findable(&self) -> &[Token] {
+        let most = self.first_to_score().unwrap_or(self.n_tokens().saturating_sub(1));
+        &self.tokens[..most as usize]
+    }
+
+    /// What leaves of what is told, with so many tokens.
+    pub(super) fn take_told(&mut self, n_tokens: usize) -> Vec<TokenLogprobs> {
+        self.told.drain(..n_tokens.min(self.told.len())).collect()
+    }
+
+    /// The first position whose row is to tell how likely the prompt's next token was.
+    pub(super) fn first_to_score(&self) -> Option<u32> {
+        self.prompt_told.iter().skip(1).position(Option::is_none).map(|pos| pos as u32)
     }
 
     /// Tokens still to compute before the next one can be drawn.

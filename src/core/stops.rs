@@ -25,7 +25,7 @@ impl Scheduler {
             MemoryKind::SlidingWindow(_) => n_prompt,
             MemoryKind::Recurrent | MemoryKind::Hybrid => n_prompt - 1,
         };
-        if !live.request.cache_prompt || !self.ram.is_on() {
+        if !live.request.keeps() || !self.ram.is_on() {
             return;
         }
         let lens = [self.parting(live), end];

@@ -4,8 +4,9 @@
 //! replay, and a backend in a child process.
 
 use super::ids::{BlobId, RequestId, SeqId, Token};
+use super::logprobs::{Scored, TokenLogprobs};
 use super::memory::{CellCost, MemoryKind, StateSize};
-use super::request::SamplingParams;
+use super::params::SamplingParams;
 use super::transfer::TransferId;
 use crate::options::Key;
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,8 @@ pub struct Limits {
     pub n_ctx_seq: u32,
     /// Rows of one forward pass: at most one ubatch.
     pub n_batch: u32,
+    /// Rows of one forward pass whose logits are looked at.
+    pub n_outputs: u32,
     /// Sequences that may have rows in a pass: ids `0..n_seq_max`.
     pub n_seq_max: u32,
     /// Ids `n_seq_max..n_seq_ids` hold cached sequences: they can be copied from, but not computed. Equal to
@@ -57,6 +60,8 @@ pub struct Row {
     pub token: Token,
     /// Whether the next token is drawn from this row's logits.
     pub draws: bool,
+    /// Whether it is told how likely the prompt's next token was.
+    pub scores: bool,
 }
 
 /// One thing to do before a forward pass. Carried out in order.
@@ -270,6 +275,8 @@ pub struct Drawn {
     pub piece: Vec<u8>,
     /// Whether it ends the generation.
     pub is_eog: bool,
+    /// How likely it was, where the request wants to know.
+    pub told: Option<Box<TokenLogprobs>>,
 }
 
 /// What one drawing row gave.
@@ -314,6 +321,8 @@ pub struct DecodeOutcome {
     pub status: PassStatus,
     /// One for each row that draws, in the order of the rows; empty unless the pass is done.
     pub rows: Vec<RowOutcome>,
+    /// One for each row that scores; empty unless the pass is done.
+    pub scored: Vec<Scored>,
     /// Of every sequence in the pass when it failed; of every sequence in use after each pass of a memory that drops
     /// positions by itself; empty otherwise.
     pub positions: Vec<SeqPositions>,

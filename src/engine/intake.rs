@@ -3,7 +3,8 @@
 //! Plain data under one lock (`shared.rs`), which is never held for longer than it takes to write a line here.
 
 use super::mailbox::{Header, Mailbox};
-use super::prompt::{Model, Prompt, first_limit};
+use super::prompt::{Model, first_limit};
+use super::settle::Asked;
 use crate::core::{Request, RequestId, Time};
 use crate::error::Error;
 use crate::options::{QueueFullPolicy, StartOptions};
@@ -63,7 +64,7 @@ pub(super) enum Verdict {
     /// The model is not there: it waits in the backlog.
     Held(Arc<Mailbox>),
     /// Its place is reserved; its prompt has to be made into tokens.
-    Prepare(Model, Box<Request>, Prompt),
+    Prepare(Model, Box<Request>, Asked),
     /// It is refused.
     Refused(Arc<Mailbox>, Error),
 }
@@ -76,13 +77,13 @@ pub(super) struct Removed {
     /// Who has room now.
     pub(super) next: Vec<Entry>,
     /// What was held back, to be dropped without the lock.
-    pub(super) _held: Option<(Entry, Option<Prompt>)>,
+    pub(super) _held: Option<(Entry, Option<Asked>)>,
 }
 
 /// Everybody who was in; and what was held back, and the model, to be dropped without the lock.
 pub(super) struct Everybody {
-    pub(super) mailboxes: Vec<Arc<Mailbox>>,
-    pub(super) _held: (VecDeque<(Entry, Prompt)>, VecDeque<Entry>, Stage),
+    pub(super) mailboxes: Vec<(RequestId, Arc<Mailbox>)>,
+    pub(super) _held: (VecDeque<(Entry, Asked)>, VecDeque<Entry>, Stage),
 }
 
 /// The books.
@@ -97,7 +98,7 @@ pub(super) struct Intake {
     n_in_flight: u32,
     live: BTreeMap<RequestId, Live>,
     /// Waiting for the model, in order of arrival.
-    backlog: VecDeque<(Entry, Prompt)>,
+    backlog: VecDeque<(Entry, Asked)>,
     /// Waiting for room in the queue, in order of arrival.
     waiting: VecDeque<Entry>,
 }
@@ -120,34 +121,45 @@ impl Intake {
     }
 
     /// A request comes in.
-    pub(super) fn arrive(&mut self, at: Time, mut request: Request, prompt: Prompt) -> Verdict {
-        if let Some(error) = self.refusal() {
-            return Verdict::Refused(self.name(at, &mut request), error);
+    pub(super) fn arrive(&mut self, at: Time, mut request: Request, asked: Asked) -> Verdict {
+        if let Some(error) = self.refusal(asked.n) {
+            return Verdict::Refused(self.name(at, &mut request, asked.n), error);
         }
         let counted = self.policy == QueueFullPolicy::Raise;
-        self.n_in_flight += u32::from(counted);
+        self.n_in_flight += if counted { asked.n } else { 0 };
         if let Stage::Open(model) = &self.stage {
-            return Verdict::Prepare(model.clone(), Box::new(request), prompt);
+            return Verdict::Prepare(model.clone(), Box::new(request), asked);
         }
-        let mailbox = self.register(at, &mut request, counted);
-        self.backlog.push_back((Entry { at, request, mailbox: Arc::clone(&mailbox) }, prompt));
+        let mailbox = self.register(at, &mut request, asked.n, counted);
+        self.backlog.push_back((Entry { at, request, mailbox: Arc::clone(&mailbox) }, asked));
         Verdict::Held(mailbox)
     }
 
-    /// A request whose place was reserved has its tokens: it is let through if there is room. In an engine that ended
-    /// meanwhile it is refused.
-    pub(super) fn enter(&mut self, at: Time, mut request: Request) -> Result<(Arc<Mailbox>, Option<Entry>), Refusal> {
+    /// A request whose place was reserved has its tokens: it is let through if there is room, each of its answers by
+    /// itself. In an engine that ended meanwhile it is refused.
+    pub(super) fn enter(
+        &mut self,
+        at: Time,
+        mut request: Request,
+        n: u32,
+    ) -> Result<(Arc<Mailbox>, Vec<Entry>), Refusal> {
         if let Some(error) = self.gone() {
-            self.release();
-            return Err((self.name(at, &mut request), error));
+            self.release(n);
+            return Err((self.name(at, &mut request, n), error));
         }
-        let mailbox = self.register(at, &mut request, self.policy == QueueFullPolicy::Raise);
+        let mailbox = self.register(at, &mut request, n, self.policy == QueueFullPolicy::Raise);
         let entry = Entry { at, request, mailbox: Arc::clone(&mailbox) };
-        Ok((mailbox, self.let_through(entry)))
+        Ok((mailbox, self.let_all_through(entry, n)))
     }
 
-    /// A request that waited for the model has its tokens.
-    pub(super) fn let_through(&mut self, entry: Entry) -> Option<Entry> {
+    /// A request has its tokens: those of its `n` answers for which there is room.
+    pub(super) fn let_all_through(&mut self, entry: Entry, n: u32) -> Vec<Entry> {
+        let Entry { at, request, mailbox } = entry;
+        let entries = request.siblings(n).map(|request| Entry { at, request, mailbox: Arc::clone(&mailbox) });
+        entries.filter_map(|entry| self.let_through(entry)).collect()
+    }
+
+    fn let_through(&mut self, entry: Entry) -> Option<Entry> {
         let has_room = self.waiting.is_empty() && self.has_room();
         let live = self.live.get_mut(&entry.request.id)?;
         entry.mailbox.set_prompt_tokens(entry.request.prompt.len() as u32);
@@ -161,24 +173,24 @@ impl Intake {
         Some(entry)
     }
 
-    /// A reserved place is given back.
-    pub(super) fn release(&mut self) {
+    /// Reserved places are given back.
+    pub(super) fn release(&mut self, n: u32) {
         if self.policy == QueueFullPolicy::Raise {
-            self.n_in_flight = self.n_in_flight.saturating_sub(1);
+            self.n_in_flight = self.n_in_flight.saturating_sub(n);
         }
     }
 
     /// The next request that waits for the model.
-    pub(super) fn pop_backlog(&mut self) -> Option<(Entry, Prompt)> {
+    pub(super) fn pop_backlog(&mut self) -> Option<(Entry, Asked)> {
         self.backlog.pop_front()
     }
 
-    /// A mailbox for a request that is refused.
-    pub(super) fn name(&mut self, at: Time, request: &mut Request) -> Arc<Mailbox> {
-        self.last_id += 1;
-        request.id = RequestId(self.last_id);
-        let (mode, session) = (request.mode, request.session.clone());
-        Arc::new(Mailbox::new(Header { id: request.id, at, mode, session }))
+    /// A mailbox for a request that is refused, and ids for its `n` answers.
+    pub(super) fn name(&mut self, at: Time, request: &mut Request, n: u32) -> Arc<Mailbox> {
+        request.id = RequestId(self.last_id + 1);
+        self.last_id += u64::from(n);
+        let (mode, session, telling) = (request.mode, request.session.clone(), request.sampling.telling);
+        Arc::new(Mailbox::new(Header { id: request.id, n, telling, at, mode, session }))
     }
 
     /// Take a request off the books; none if somebody else did, who then ends it.
@@ -207,7 +219,7 @@ impl Intake {
         let error = if self.closing > Closing::No { Error::EngineClosed } else { error };
         let stage = std::mem::replace(&mut self.stage, Stage::Ended(error));
         self.n_in_flight = 0;
-        let mailboxes = std::mem::take(&mut self.live).into_values().map(|live| live.mailbox).collect();
+        let mailboxes = std::mem::take(&mut self.live).into_iter().map(|(id, live)| (id, live.mailbox)).collect();
         let held = (std::mem::take(&mut self.backlog), std::mem::take(&mut self.waiting), stage);
         Everybody { mailboxes, _held: held }
     }
@@ -222,8 +234,10 @@ impl Intake {
 
     /// Who is held back here and has no time left, with the error.
     pub(super) fn overdue(&self, now: Time) -> Vec<(RequestId, Error)> {
-        let due = |entry: &Entry| entry.deadline().filter(|(at, _)| *at <= now).map(|(_, e)| (entry.request.id, e));
-        self.held().filter_map(due).collect()
+        let due = |entry: &Entry| entry.deadline().filter(|(at, _)| *at <= now).map(|(_, error)| error);
+        let unsettled = self.backlog.iter().filter_map(|(entry, _)| Some((entry.mailbox.ids(), due(entry)?)));
+        let unsettled = unsettled.flat_map(|(ids, error)| ids.map(move |id| (id, error.clone())));
+        unsettled.chain(self.waiting.iter().filter_map(|entry| Some((entry.request.id, due(entry)?)))).collect()
     }
 
     /// When the first of those who are held back here runs out of time.
@@ -256,9 +270,9 @@ impl Intake {
     }
 
     /// Ids ascend in both lines.
-    fn take_held(&mut self, id: RequestId) -> Option<(Entry, Option<Prompt>)> {
+    fn take_held(&mut self, id: RequestId) -> Option<(Entry, Option<Asked>)> {
         if let Ok(at) = self.backlog.binary_search_by_key(&id, |(entry, _)| entry.request.id) {
-            return self.backlog.remove(at).map(|(entry, prompt)| (entry, Some(prompt)));
+            return self.backlog.remove(at).map(|(entry, asked)| (entry, Some(asked)));
         }
         let at = self.waiting.binary_search_by_key(&id, |entry| entry.request.id).ok()?;
         self.waiting.remove(at).map(|entry| (entry, None))
@@ -275,14 +289,17 @@ impl Intake {
         }
     }
 
-    fn refusal(&self) -> Option<Error> {
-        let full = self.policy == QueueFullPolicy::Raise && !self.has_room();
+    fn refusal(&self, n: u32) -> Option<Error> {
+        let has_room = self.bound.is_none_or(|bound| self.n_in_flight.saturating_add(n) <= bound);
+        let full = self.policy == QueueFullPolicy::Raise && !has_room;
         self.gone().or_else(|| full.then_some(Error::QueueFull { max_queue: self.max_queue }))
     }
 
-    fn register(&mut self, at: Time, request: &mut Request, counted: bool) -> Arc<Mailbox> {
-        let mailbox = self.name(at, request);
-        self.live.insert(request.id, Live { mailbox: Arc::clone(&mailbox), counted, sent: false });
+    fn register(&mut self, at: Time, request: &mut Request, n: u32, counted: bool) -> Arc<Mailbox> {
+        let mailbox = self.name(at, request, n);
+        for id in mailbox.ids() {
+            self.live.insert(id, Live { mailbox: Arc::clone(&mailbox), counted, sent: false });
+        }
         mailbox
     }
 }

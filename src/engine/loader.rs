@@ -64,17 +64,17 @@ impl Shared {
                 }
                 held
             });
-            let Some((mut entry, prompt)) = held else { return };
-            match prompt.tokens(model) {
-                Ok(tokens) => {
-                    entry.request.prompt = tokens;
+            let Some((mut entry, asked)) = held else { return };
+            let n = asked.n;
+            match self.settler.settle(asked, model, &mut entry.request) {
+                Ok(()) => {
                     self.with_intake(|intake| {
-                        if let Some(entry) = intake.let_through(entry) {
-                            self.send(Command::Submit(entry));
+                        for entry in intake.let_all_through(entry, n) {
+                            self.send(Command::Submit(Box::new(entry)));
                         }
                     });
                 }
-                Err(error) => self.end_outside(entry.request.id, Err(error)),
+                Err(error) => entry.mailbox.ids().for_each(|id| self.end_outside(id, Err(error.clone()))),
             }
         }
     }

@@ -3,19 +3,26 @@
 use super::home::Home;
 use super::lock;
 use super::waker::{Signal, Wakes};
-use crate::core::{FinishReason, Finished, Mode, PrefixReason, PrefixSource, RequestId, Time, Timings, Token, Usage};
+use crate::core::{
+    FinishReason, Finished, Mode, PrefixReason, PrefixSource, RequestId, Telling, Time, Timings, Token, TokenLogprobs,
+    Usage,
+};
 use crate::error::Error;
 use crate::options::Key;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-/// Everything that came since the last look, in one piece.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Everything that came of one answer since the last look, in one piece.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Chunk {
+    /// Which answer, of several to one prompt.
+    pub choice: u32,
     /// What the text adds, in whole characters.
     pub text: String,
     /// The tokens that made it.
     pub tokens: Vec<Token>,
+    /// How likely each of them was, where the request wants to know.
+    pub told: Vec<TokenLogprobs>,
     /// How many tokens came before.
     pub index: u32,
 }
@@ -29,6 +36,19 @@ pub enum Item {
     End(Arc<Finished>),
 }
 
+/// All that came of one answer.
+#[derive(Clone, Debug, Default)]
+pub struct SoFar {
+    /// Its text.
+    pub text: String,
+    /// Its tokens.
+    pub tokens: Vec<Token>,
+    /// How likely each of them was, where the request wants to know.
+    pub told: Vec<TokenLogprobs>,
+    /// How it ended.
+    pub end: Option<Arc<Finished>>,
+}
+
 /// What a caller wants to be woken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
@@ -38,9 +58,10 @@ pub enum Interest {
     End,
 }
 
-/// One request's output. The engine writes and never waits; any number of threads read.
+/// What comes of one submission: one answer to its prompt, or several, each of a request of its own. The engine writes
+/// and never waits; any number of threads read.
 ///
-/// It is bounded by what the request may generate, and unread chunks run together.
+/// It is bounded by what the requests may generate, and unread chunks run together.
 pub struct Mailbox {
     header: Header,
     home: Home,
@@ -49,26 +70,37 @@ pub struct Mailbox {
     ended: Condvar,
 }
 
-/// What is known of a request from its submission on.
+/// What is known of a submission from its beginning on.
 #[derive(Clone, Debug)]
 pub(super) struct Header {
+    /// Of the first request; the others follow it.
     pub(super) id: RequestId,
+    /// Answers.
+    pub(super) n: u32,
+    /// What it wants to know of each token.
+    pub(super) telling: Telling,
     pub(super) at: Time,
     pub(super) mode: Mode,
     pub(super) session: Option<Key>,
 }
 
-#[derive(Default)]
 struct Inbox {
-    text: String,
-    tokens: Vec<Token>,
-    text_taken: usize,
-    tokens_taken: usize,
+    choices: Vec<Choice>,
     n_prompt_tokens: u32,
-    phase: Phase,
-    end: Option<Arc<Finished>>,
     end_taken: bool,
     signals: Vec<(Interest, Signal)>,
+}
+
+/// One answer.
+#[derive(Default)]
+struct Choice {
+    text: String,
+    tokens: Vec<Token>,
+    told: Vec<TokenLogprobs>,
+    text_taken: usize,
+    tokens_taken: usize,
+    phase: Phase,
+    end: Option<Arc<Finished>>,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -96,24 +128,37 @@ pub(super) enum Cancelling {
 impl Mailbox {
     pub(super) fn new(header: Header) -> Self {
         let (arrived, ended) = (Condvar::new(), Condvar::new());
-        Self { header, home: Home::here(), inbox: Mutex::default(), arrived, ended }
+        let choices = (0..header.n).map(|_| Choice::default()).collect();
+        let inbox = Inbox { choices, n_prompt_tokens: 0, end_taken: false, signals: Vec::new() };
+        Self { header, home: Home::here(), inbox: Mutex::new(inbox), arrived, ended }
     }
 
-    /// Which request.
+    /// The first request.
     pub fn id(&self) -> RequestId {
         self.header.id
     }
 
-    /// The next item, if there is one: all text that nobody took yet, or the end, once.
+    /// What the caller wants to know of each token.
+    pub fn telling(&self) -> Telling {
+        self.header.telling
+    }
+
+    /// All requests, one for each answer.
+    pub(super) fn ids(&self) -> impl Iterator<Item = RequestId> + use<> {
+        let first = self.header.id.0;
+        (first..first + u64::from(self.header.n)).map(RequestId)
+    }
+
+    /// The next item, if there is one: all text of an answer that nobody took yet, or the end, once.
     pub fn take(&self) -> Option<Item> {
         if self.home.is_elsewhere() {
-            return Some(Item::End(Arc::new(self.finished(&Inbox::default(), Err(Error::Forked), Duration::ZERO))));
+            return self.end().map(Item::End);
         }
         let mut inbox = lock(&self.inbox);
-        if inbox.has_chunk() {
-            return Some(Item::Chunk(inbox.take_chunk()));
+        if let Some((which, choice)) = inbox.choices.iter_mut().enumerate().find(|(_, choice)| choice.has_chunk()) {
+            return Some(Item::Chunk(choice.take_chunk(which as u32)));
         }
-        let end = inbox.end.clone().filter(|_| !inbox.end_taken)?;
+        let end = inbox.end().filter(|_| !inbox.end_taken)?;
         inbox.end_taken = true;
         Some(Item::End(end))
     }
@@ -123,32 +168,38 @@ impl Mailbox {
         if self.home.is_elsewhere() {
             return true;
         }
-        wait_for(&self.inbox, &self.arrived, timeout, |inbox| inbox.has_chunk() || inbox.end.is_some())
+        wait_for(&self.inbox, &self.arrived, timeout, |inbox| inbox.has_item())
     }
 
     /// Wait for the end; chunks stay where they are. None if the time runs out first, which changes nothing.
     pub fn wait_end(&self, timeout: Option<Duration>) -> Option<Arc<Finished>> {
         if !self.home.is_elsewhere() {
-            wait_for(&self.inbox, &self.ended, timeout, |inbox| inbox.end.is_some());
+            wait_for(&self.inbox, &self.ended, timeout, |inbox| inbox.has_ended());
         }
         self.end()
     }
 
-    /// The end, if it came; it can still be taken.
+    /// The end, if it came: of the first answer, or of the first that failed. It can still be taken.
     pub fn end(&self) -> Option<Arc<Finished>> {
         if self.home.is_elsewhere() {
-            return Some(Arc::new(self.finished(&Inbox::default(), Err(Error::Forked), Duration::ZERO)));
+            let lost = self.finished(self.header.id, &Choice::default(), 0, Err(Error::Forked), Duration::ZERO);
+            return Some(Arc::new(lost));
         }
-        lock(&self.inbox).end.clone()
+        lock(&self.inbox).end()
     }
 
-    /// All text and tokens so far, taken or not.
-    pub fn so_far(&self) -> (String, Vec<Token>) {
+    /// All text and tokens of each answer so far, taken or not, and its end, if it came.
+    pub fn so_far(&self) -> Vec<SoFar> {
         if self.home.is_elsewhere() {
-            return (String::new(), Vec::new());
+            return vec![SoFar::default()];
         }
-        let inbox = lock(&self.inbox);
-        (inbox.text.clone(), inbox.tokens.clone())
+        let so_far = |choice: &Choice| SoFar {
+            text: choice.text.clone(),
+            tokens: choice.tokens.clone(),
+            told: choice.told.clone(),
+            end: choice.end.clone(),
+        };
+        lock(&self.inbox).choices.iter().map(so_far).collect()
     }
 
     /// Have a signal marked whenever something of interest comes, until [`Self::unsubscribe`]. True if something is
@@ -163,7 +214,7 @@ impl Mailbox {
             inbox.signals.retain(|(_, other)| !other.is_gone());
             inbox.signals.push((interest, signal));
         }
-        inbox.end.is_some() || (interest == Interest::Items && inbox.has_chunk())
+        if interest == Interest::Items { inbox.has_item() } else { inbox.has_ended() }
     }
 
     /// Take back every subscription of this signal.
@@ -178,34 +229,35 @@ impl Mailbox {
         lock(&self.inbox).n_prompt_tokens = n;
     }
 
-    /// The request got a slot.
-    pub(super) fn start(&self) {
+    /// A request got a slot.
+    pub(super) fn start(&self, id: RequestId) {
         let mut inbox = lock(&self.inbox);
-        if inbox.phase == Phase::Waiting {
-            inbox.phase = Phase::Started;
+        if let Some(choice) = self.choice(&mut inbox, id).filter(|choice| choice.phase == Phase::Waiting) {
+            choice.phase = Phase::Started;
         }
     }
 
     /// More text. Ignored after the end.
-    pub(super) fn push(&self, text: &str, tokens: &[Token], wakes: &mut Wakes) {
+    pub(super) fn push(&self, id: RequestId, text: &str, tokens: &[Token], told: &[TokenLogprobs], wakes: &mut Wakes) {
         let mut inbox = lock(&self.inbox);
-        if inbox.end.is_some() {
-            return;
-        }
-        inbox.text.push_str(text);
-        inbox.tokens.extend_from_slice(tokens);
+        let Some(choice) = self.choice(&mut inbox, id).filter(|choice| choice.end.is_none()) else { return };
+        choice.text.push_str(text);
+        choice.tokens.extend_from_slice(tokens);
+        choice.told.extend_from_slice(told);
         inbox.mark(Interest::Items, wakes);
         drop(inbox);
         self.arrived.notify_all();
     }
 
-    /// The end. Ignored if it came before.
+    /// The end of one request. Ignored if it came before.
     pub(super) fn finish(&self, finished: Finished, wakes: &mut Wakes) {
         let mut inbox = lock(&self.inbox);
-        if inbox.end.is_some() {
+        let choice = self.choice(&mut inbox, finished.request).filter(|choice| choice.end.is_none());
+        let Some(choice) = choice else { return };
+        choice.end = Some(Arc::new(finished));
+        if !inbox.has_ended() {
             return;
         }
-        inbox.end = Some(Arc::new(finished));
         inbox.mark(Interest::Items, wakes);
         inbox.mark(Interest::End, wakes);
         let signals = std::mem::take(&mut inbox.signals);
@@ -215,69 +267,97 @@ impl Mailbox {
         self.ended.notify_all();
     }
 
-    /// Somebody cancels the request.
-    pub(super) fn cancel(&self) -> Cancelling {
+    /// Somebody cancels the submission: what that means for each of its requests.
+    pub(super) fn cancel(&self) -> Vec<(RequestId, Cancelling)> {
         let mut inbox = lock(&self.inbox);
-        let before = std::mem::replace(&mut inbox.phase, Phase::Cancelled);
-        match before {
-            _ if inbox.end.is_some() => Cancelling::Done,
+        let cancel = |choice: &mut Choice| match std::mem::replace(&mut choice.phase, Phase::Cancelled) {
+            _ if choice.end.is_some() => Cancelling::Done,
             Phase::Waiting => Cancelling::Now,
             Phase::Started => Cancelling::Running,
             Phase::Cancelled => Cancelling::Done,
-        }
+        };
+        self.ids().zip(inbox.choices.iter_mut().map(cancel)).collect()
     }
 
-    /// Whether the end came.
-    pub(super) fn has_ended(&self) -> bool {
-        lock(&self.inbox).end.is_some()
+    /// Whether the end of a request came.
+    pub(super) fn has_ended(&self, id: RequestId) -> bool {
+        self.choice(&mut lock(&self.inbox), id).is_none_or(|choice| choice.end.is_some())
     }
 
     /// An end that the core does not know of, for what the caller got so far.
-    pub(super) fn ended_outside(&self, end: Result<FinishReason, Error>, now: Time) -> Finished {
-        self.finished(&lock(&self.inbox), end, now.since(self.header.at))
+    pub(super) fn ended_outside(&self, id: RequestId, end: Result<FinishReason, Error>, now: Time) -> Finished {
+        let mut inbox = lock(&self.inbox);
+        let n_prompt_tokens = inbox.n_prompt_tokens;
+        let nothing = &mut Choice::default();
+        let choice = self.choice(&mut inbox, id).unwrap_or(nothing);
+        self.finished(id, choice, n_prompt_tokens, end, now.since(self.header.at))
     }
 
-    fn finished(&self, inbox: &Inbox, end: Result<FinishReason, Error>, total: Duration) -> Finished {
-        let Header { id, at: _, mode, ref session } = self.header;
-        let usage = Usage {
-            prompt_tokens: inbox.n_prompt_tokens,
-            generated_tokens: u32::try_from(inbox.tokens.len()).unwrap_or(u32::MAX),
-            prefix_cache_tokens: 0,
-        };
+    fn choice<'a>(&self, inbox: &'a mut Inbox, id: RequestId) -> Option<&'a mut Choice> {
+        inbox.choices.get_mut(usize::try_from(id.0.checked_sub(self.header.id.0)?).ok()?)
+    }
+
+    fn finished(
+        &self,
+        request: RequestId,
+        choice: &Choice,
+        prompt_tokens: u32,
+        end: Result<FinishReason, Error>,
+        total: Duration,
+    ) -> Finished {
+        let generated_tokens = u32::try_from(choice.tokens.len()).unwrap_or(u32::MAX);
         Finished {
-            request: id,
+            request,
             end,
             stopped_by: None,
-            usage,
+            usage: Usage { prompt_tokens, generated_tokens, prefix_cache_tokens: 0 },
             timings: Timings { queue: total, ttft: total, total, ..Timings::default() },
             seq: None,
-            mode,
-            session: session.clone(),
+            mode: self.header.mode,
+            session: self.header.session.clone(),
             prefix_source: PrefixSource::None,
             prefix_reason: PrefixReason::NoMatch,
             n_prefilled: 0,
+            prompt_told: Vec::new(),
         }
     }
 }
 
 impl Inbox {
-    fn has_chunk(&self) -> bool {
-        self.tokens_taken < self.tokens.len() || self.text_taken < self.text.len()
+    fn has_ended(&self) -> bool {
+        self.choices.iter().all(|choice| choice.end.is_some())
     }
 
-    fn take_chunk(&mut self) -> Chunk {
-        let index = u32::try_from(self.tokens_taken).unwrap_or(u32::MAX);
-        let text = self.text[self.text_taken..].to_owned();
-        let tokens = self.tokens[self.tokens_taken..].to_vec();
-        self.text_taken = self.text.len();
-        self.tokens_taken = self.tokens.len();
-        Chunk { text, tokens, index }
+    fn has_item(&self) -> bool {
+        self.choices.iter().any(Choice::has_chunk) || self.has_ended()
+    }
+
+    fn end(&self) -> Option<Arc<Finished>> {
+        let ends = || self.choices.iter().filter_map(|choice| choice.end.as_ref());
+        let failed = ends().find(|finished| finished.end.is_err()).or_else(|| ends().next())?;
+        self.has_ended().then(|| Arc::clone(failed))
     }
 
     fn mark(&self, interest: Interest, wakes: &mut Wakes) {
         for (_, signal) in self.signals.iter().filter(|(i, _)| *i == interest) {
             wakes.mark(signal);
         }
+    }
+}
+
+impl Choice {
+    fn has_chunk(&self) -> bool {
+        self.tokens_taken < self.tokens.len() || self.text_taken < self.text.len()
+    }
+
+    fn take_chunk(&mut self, choice: u32) -> Chunk {
+        let index = u32::try_from(self.tokens_taken).unwrap_or(u32::MAX);
+        let text = self.text[self.text_taken..].to_owned();
+        let tokens = self.tokens[self.tokens_taken..].to_vec();
+        let told = self.told.get(self.tokens_taken..).unwrap_or_default().to_vec();
+        self.text_taken = self.text.len();
+        self.tokens_taken = self.tokens.len();
+        Chunk { choice, text, tokens, told, index }
     }
 }
 

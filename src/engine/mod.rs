@@ -19,6 +19,7 @@ mod mailbox;
 mod pass_watch;
 mod prompt;
 mod sessions;
+mod settle;
 mod shared;
 mod state;
 mod stats;
@@ -32,7 +33,7 @@ pub use handle::{Engine, EngineConfig};
 #[cfg(feature = "python")]
 pub(crate) use home::{forked, n_forks};
 pub use loader::{Loaded, Loader, MakeBackend};
-pub use mailbox::{Chunk, Interest, Item, Mailbox};
+pub use mailbox::{Chunk, Interest, Item, Mailbox, SoFar};
 pub use prompt::{Identity, Model, Prompt, RenderPrompt};
 pub use sessions::SessionFile;
 pub use state::State;

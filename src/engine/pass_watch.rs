@@ -79,7 +79,8 @@ mod tests {
     use crate::core::SeqId;
 
     fn rows(ids: &[u64]) -> Vec<Row> {
-        let row = |id: &u64| Row { request: RequestId(*id), seq: SeqId(0), pos: 0, token: 0, draws: false };
+        let row =
+            |id: &u64| Row { request: RequestId(*id), seq: SeqId(0), pos: 0, token: 0, draws: false, scores: false };
         ids.iter().map(row).collect()
     }
 

@@ -9,6 +9,7 @@ use super::mailbox::{Cancelling, Mailbox, wait_for};
 use super::pass_watch::PassWatch;
 use super::prompt::{Identity, Model, Prompt, first_limit};
 use super::sessions::Transfer;
+use super::settle::{Asked, Settler};
 use super::state::{State, StateCell};
 use super::stats::{EngineStats, StatsCell};
 use super::telemetry::Telemetry;
@@ -30,7 +31,7 @@ pub(super) enum Command {
     /// The model is loaded.
     Start(MakeBackend, Identity),
     /// A request comes in.
-    Submit(Entry),
+    Submit(Box<Entry>),
     /// A request is cancelled.
     Cancel(RequestId),
     /// A session is to be saved or loaded.
@@ -63,6 +64,7 @@ pub(super) struct Shared {
     pub(super) load_nanos: AtomicU64,
     pub(super) n_halves_ready: AtomicU32,
     seeds: RandomState,
+    pub(super) settler: Settler,
     /// Threads that run.
     n_threads: Mutex<u32>,
     stopped: Condvar,
@@ -96,6 +98,7 @@ impl Shared {
             load_nanos: AtomicU64::new(0),
             n_halves_ready: AtomicU32::new(0),
             seeds: RandomState::new(),
+            settler: Settler::default(),
             n_threads: Mutex::default(),
             stopped: Condvar::new(),
         }
@@ -109,38 +112,36 @@ impl Shared {
     /// Take a request in, or refuse it through its mailbox.
     pub(super) fn submit(&self, prompt: Prompt, options: RequestOptions, mode: Mode) -> (Arc<Mailbox>, u64) {
         let at = self.clock.now();
-        let request = Request::draft(options, mode, &self.options, self.fresh_seed(at));
+        let n = options.n;
+        let (request, words) = Request::draft(options, mode, &self.options, self.fresh_seed(at));
         let seed = request.sampling.seed;
         let due = first_limit(&request).map_or(Time::NEVER, |(limit, _)| at + limit);
-        let mailbox = match self.with_intake(|intake| intake.arrive(at, request, prompt)) {
+        let mailbox = match self.with_intake(|intake| intake.arrive(at, request, Asked { prompt, words, n })) {
             Verdict::Held(mailbox) => {
                 self.watch_held(due);
                 mailbox
             }
-            Verdict::Refused(mailbox, error) => self.refuse(mailbox, error),
-            Verdict::Prepare(model, mut request, prompt) => match prompt.tokens(&model) {
-                Ok(tokens) => {
-                    request.prompt = tokens;
-                    self.enter(at, *request, due)
-                }
+            Verdict::Refused(mailbox, error) => self.refuse(mailbox, &error),
+            Verdict::Prepare(model, mut request, asked) => match self.settler.settle(asked, &model, &mut request) {
+                Ok(()) => self.enter(at, *request, n, due),
                 Err(error) => {
                     let mailbox = self.with_intake(|intake| {
-                        intake.release();
-                        intake.name(at, &mut request)
+                        intake.release(n);
+                        intake.name(at, &mut request, n)
                     });
-                    self.refuse(mailbox, error)
+                    self.refuse(mailbox, &error)
                 }
             },
         };
         (mailbox, seed)
     }
 
-    fn enter(&self, at: Time, request: Request, due: Time) -> Arc<Mailbox> {
+    fn enter(&self, at: Time, request: Request, n: u32, due: Time) -> Arc<Mailbox> {
         let entered = self.with_intake(|intake| {
-            let (mailbox, entry) = intake.enter(at, request)?;
-            let held = entry.is_none();
-            if let Some(entry) = entry {
-                self.send(Command::Submit(entry));
+            let (mailbox, entries) = intake.enter(at, request, n)?;
+            let held = entries.len() < n as usize;
+            for entry in entries {
+                self.send(Command::Submit(Box::new(entry)));
             }
             Ok((mailbox, held))
         });
@@ -151,13 +152,15 @@ impl Shared {
                 }
                 mailbox
             }
-            Err((mailbox, error)) => self.refuse(mailbox, error),
+            Err((mailbox, error)) => self.refuse(mailbox, &error),
         }
     }
 
-    fn refuse(&self, mailbox: Arc<Mailbox>, error: Error) -> Arc<Mailbox> {
-        let finished = mailbox.ended_outside(Err(error), self.clock.now());
-        mailbox.finish(finished, &mut Wakes::default());
+    fn refuse(&self, mailbox: Arc<Mailbox>, error: &Error) -> Arc<Mailbox> {
+        for id in mailbox.ids() {
+            let finished = mailbox.ended_outside(id, Err(error.clone()), self.clock.now());
+            mailbox.finish(finished, &mut Wakes::default());
+        }
         mailbox
     }
 
@@ -165,6 +168,10 @@ impl Shared {
     pub(super) fn end(&self, finished: &Finished, wakes: &mut Wakes) {
         if let Some(removed) = self.remove(finished.request) {
             self.announce(&removed.mailbox, finished.clone(), wakes);
+            if finished.end.is_err() {
+                // Of several answers one alone is none.
+                self.cancel_mailbox(&removed.mailbox);
+            }
         }
     }
 
@@ -183,7 +190,7 @@ impl Shared {
         } else {
             self.count_outside(&end);
         }
-        self.tell_end(&removed.mailbox, end, &mut Wakes::default());
+        self.tell_end(&removed.mailbox, id, end, &mut Wakes::default());
     }
 
     /// Count a request that the core has never seen.
@@ -194,9 +201,9 @@ impl Shared {
         cancelled.fetch_add(u64::from(*end == Ok(FinishReason::Cancelled)), Ordering::Relaxed);
     }
 
-    fn tell_end(&self, mailbox: &Mailbox, end: Result<FinishReason, Error>, wakes: &mut Wakes) {
-        if !mailbox.has_ended() {
-            self.announce(mailbox, mailbox.ended_outside(end, self.clock.now()), wakes);
+    fn tell_end(&self, mailbox: &Mailbox, id: RequestId, end: Result<FinishReason, Error>, wakes: &mut Wakes) {
+        if !mailbox.has_ended(id) {
+            self.announce(mailbox, mailbox.ended_outside(id, end, self.clock.now()), wakes);
         }
     }
 
@@ -205,7 +212,7 @@ impl Shared {
         self.with_intake(|intake| {
             let mut removed = intake.remove(id)?;
             for entry in removed.next.drain(..) {
-                self.send(Command::Submit(entry));
+                self.send(Command::Submit(Box::new(entry)));
             }
             Some(removed)
         })
@@ -218,13 +225,15 @@ impl Shared {
     }
 
     pub(super) fn cancel_mailbox(&self, mailbox: &Mailbox) {
-        match mailbox.cancel() {
-            Cancelling::Now => self.end_outside(mailbox.id(), Ok(FinishReason::Cancelled)),
-            Cancelling::Running => {
-                self.passes.cancel(mailbox.id());
-                self.send(Command::Cancel(mailbox.id()));
+        for (id, cancelling) in mailbox.cancel() {
+            match cancelling {
+                Cancelling::Now => self.end_outside(id, Ok(FinishReason::Cancelled)),
+                Cancelling::Running => {
+                    self.passes.cancel(id);
+                    self.send(Command::Cancel(id));
+                }
+                Cancelling::Done => {}
             }
-            Cancelling::Done => {}
         }
     }
 
@@ -272,8 +281,8 @@ impl Shared {
         let mut wakes = Wakes::default();
         let everybody = self.with_intake(|intake| intake.end(later.clone()));
         self.state.set(state.clone());
-        for mailbox in &everybody.mailboxes {
-            self.tell_end(mailbox, now.clone(), &mut wakes);
+        for (id, mailbox) in &everybody.mailboxes {
+            self.tell_end(mailbox, *id, now.clone(), &mut wakes);
         }
         self.telemetry.close(&mut wakes);
     }

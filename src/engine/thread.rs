@@ -167,7 +167,7 @@ impl EngineThread {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Submit(entry) if entry.mailbox.has_ended() => {
+            Command::Submit(entry) if entry.mailbox.has_ended(entry.request.id) => {
                 self.shared.count_outside(&Ok(FinishReason::Cancelled));
             }
             Command::Submit(entry) => {
@@ -199,9 +199,9 @@ impl EngineThread {
 
     fn route(&mut self, event: &Event) {
         let about = match event {
-            Event::Chunk { request, text, tokens } => {
+            Event::Chunk { request, text, tokens, told } => {
                 if let Some(mailbox) = self.routes.get(request) {
-                    mailbox.push(text, tokens, &mut self.wakes);
+                    mailbox.push(*request, text, tokens, told, &mut self.wakes);
                 }
                 return;
             }
@@ -212,7 +212,7 @@ impl EngineThread {
             }
             Event::Started { request, .. } => {
                 if let Some(mailbox) = self.routes.get(request) {
-                    mailbox.start();
+                    mailbox.start(*request);
                 }
                 Some(request)
             }
@@ -227,7 +227,7 @@ impl EngineThread {
             | Event::StrategyFailed { .. } => None,
         };
         // Nothing is told of a request after its end.
-        if about.is_none_or(|id| self.routes.get(id).is_some_and(|mailbox| !mailbox.has_ended())) {
+        if about.is_none_or(|id| self.routes.get(id).is_some_and(|mailbox| !mailbox.has_ended(*id))) {
             self.shared.telemetry.publish(self.shared.clock, || event.clone(), &mut self.wakes);
         }
     }

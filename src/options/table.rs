@@ -1,8 +1,8 @@
 //! The two tables.
 
 use super::{
-    AttentionType, BatchStrategy, CacheType, FlashAttention, Key, OptionSpec, OptionType, Options, PathName,
-    QueueFullPolicy, Range, RopeScaling, SplitMode, StopStrings, StrategyOption, Value,
+    AttentionType, BatchStrategy, CacheType, FlashAttention, Key, LogitBias, OptionSpec, OptionType, Options, PathName,
+    QueueFullPolicy, Range, RopeScaling, SamplerOrder, SplitMode, StrategyOption, Texts, Value,
 };
 use serde::{Deserialize, Serialize};
 
@@ -104,6 +104,18 @@ options! {
         top_p: f32 = 0.95, range 0.0..1.0;
         /// Default smallest probability that is drawn, as a share of the likeliest token's.
         min_p: f32 = 0.05, range 0.0..1.0;
+        /// Default share of probability that is drawn from, of the tokens whose information is closest to the entropy (locally typical sampling); 1 means all of it.
+        typical_p: f32 = 1.0, range 0.0..1.0, alias ["typ_p"];
+        /// Default number of standard deviations below the largest logit that are drawn from; 0 means all.
+        top_n_sigma: f32 = 0.0, range 0.0..1000.0;
+        /// Default probability with which all likely tokens but the least likely of them are left out (XTC); 0 is off.
+        xtc_probability: f32 = 0.0, range 0.0..1.0;
+        /// Default probability from which on a token is likely for XTC; above 0.5 is off.
+        xtc_threshold: f32 = 0.1, range 0.0..1.0;
+        /// Default distance by which the temperature goes up and down with the entropy of each row; 0 keeps it fixed.
+        dynatemp_range: f32 = 0.0, range 0.0..1000.0;
+        /// Default exponent with which the temperature follows the entropy.
+        dynatemp_exponent: f32 = 1.0, range 0.0..1000.0;
         /// Default repetition penalty: logits of recent tokens are divided by it (multiplied where negative); 1 is off.
         penalty_repeat: f32 = 1.0, range 0.000_001..1000.0, alias ["repeat_penalty", "repetition_penalty"];
         /// Default frequency penalty: taken off a logit for each recent occurrence; 0 is off.
@@ -112,6 +124,20 @@ options! {
         penalty_present: f32 = 0.0, range -1000.0..1000.0, alias ["presence_penalty"];
         /// Default number of last tokens, prompt included, that penalties look at; -1 means all, 0 none.
         penalty_last_n: i32 = 64, range -1.0..2_147_483_647.0, unit "tokens", alias ["repeat_last_n"];
+        /// Default DRY penalty: taken off the logits of tokens that would prolong a repetition, times a power of `dry_base`; 0 is off.
+        dry_multiplier: f32 = 0.0, range 0.0..1000.0;
+        /// Default base of the DRY penalty: its power grows with each token of the repetition. Below 1 is off.
+        dry_base: f32 = 1.75, range 0.0..1000.0;
+        /// Default length up to which a repetition costs nothing.
+        dry_allowed_length: u32 = 2, range 0.0..2_147_483_647.0, unit "tokens";
+        /// Default number of last tokens, prompt included, in which DRY looks for repetitions; -1 means all, 0 none.
+        dry_penalty_last_n: i32 = 64, range -1.0..2_147_483_647.0, unit "tokens";
+        /// Default version of Mirostat, 1 or 2, which then stands for all of the chain but the temperature; 0 is off.
+        mirostat: u32 = 0, range 0.0..2.0;
+        /// Default surprise that Mirostat aims at.
+        mirostat_tau: f32 = 5.0, range 0.0..1000.0, unit "bits";
+        /// Default share of its error that Mirostat corrects with each token.
+        mirostat_eta: f32 = 0.1, range 0.0..1000.0;
         /// Default seed of requests; None draws one for each.
         seed: Option<u64> = None;
 
@@ -193,7 +219,7 @@ options! {
         /// Trust boundary (as `session`): only tokens of requests with an equal scope are reused. None is a pool of its own.
         cache_scope: Option<Key> = None;
         /// Text, or several texts, that end the answer where they appear in it, also over token borders.
-        stop: Option<StopStrings> = None;
+        stop: Option<Texts> = None;
         /// Keep in the answer what `stop` or `stop_token_ids` ended it with.
         include_stop: bool = false, alias ["include_stop_str_in_output"];
         /// Tokens that end the answer.
@@ -210,6 +236,18 @@ options! {
         top_p: Option<f32> = None, range 0.0..1.0;
         /// Smallest probability that is drawn, as a share of the likeliest token's.
         min_p: Option<f32> = None, range 0.0..1.0;
+        /// Share of probability that is drawn from, of the tokens whose information is closest to the entropy (locally typical sampling); 1 means all of it.
+        typical_p: Option<f32> = None, range 0.0..1.0, alias ["typ_p"];
+        /// Number of standard deviations below the largest logit that are drawn from; 0 means all.
+        top_n_sigma: Option<f32> = None, range 0.0..1000.0;
+        /// Probability with which all likely tokens but the least likely of them are left out (XTC); 0 is off.
+        xtc_probability: Option<f32> = None, range 0.0..1.0;
+        /// Probability from which on a token is likely for XTC; above 0.5 is off.
+        xtc_threshold: Option<f32> = None, range 0.0..1.0;
+        /// Distance by which the temperature goes up and down with the entropy of each row; 0 keeps it fixed.
+        dynatemp_range: Option<f32> = None, range 0.0..1000.0;
+        /// Exponent with which the temperature follows the entropy.
+        dynatemp_exponent: Option<f32> = None, range 0.0..1000.0;
         /// Repetition penalty: logits of recent tokens are divided by it (multiplied where negative); 1 is off.
         penalty_repeat: Option<f32> = None, range 0.000_001..1000.0, alias ["repeat_penalty", "repetition_penalty"];
         /// Frequency penalty: taken off a logit for each recent occurrence; 0 is off.
@@ -218,6 +256,40 @@ options! {
         penalty_present: Option<f32> = None, range -1000.0..1000.0, alias ["presence_penalty"];
         /// Number of last tokens, prompt included, that penalties look at; -1 means all, 0 none.
         penalty_last_n: Option<i32> = None, range -1.0..2_147_483_647.0, unit "tokens", alias ["repeat_last_n"];
+        /// DRY penalty: taken off the logits of tokens that would prolong a repetition, times a power of `dry_base`; 0 is off.
+        dry_multiplier: Option<f32> = None, range 0.0..1000.0;
+        /// Base of the DRY penalty: its power grows with each token of the repetition. Below 1 is off.
+        dry_base: Option<f32> = None, range 0.0..1000.0;
+        /// Length up to which a repetition costs nothing.
+        dry_allowed_length: Option<u32> = None, range 0.0..2_147_483_647.0, unit "tokens";
+        /// Number of last tokens, prompt included, in which DRY looks for repetitions; -1 means all, 0 none.
+        dry_penalty_last_n: Option<i32> = None, range -1.0..2_147_483_647.0, unit "tokens";
+        /// Version of Mirostat, 1 or 2, which then stands for all of the chain but the temperature; 0 is off.
+        mirostat: Option<u32> = None, range 0.0..2.0;
+        /// Surprise that Mirostat aims at.
+        mirostat_tau: Option<f32> = None, range 0.0..1000.0, unit "bits";
+        /// Share of its error that Mirostat corrects with each token.
+        mirostat_eta: Option<f32> = None, range 0.0..1000.0;
+        /// Texts at which DRY lets repetitions end, also where a token holds more than them; None means a line break, a colon, a double quote and an asterisk.
+        dry_sequence_breakers: Option<Texts> = None;
+        /// Links of the sampling chain, in order; those that are not named do nothing. None means "penalties", "dry", "top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature", as llama.cpp has them.
+        samplers: Option<SamplerOrder> = None;
+        /// Added to the logits of tokens, each named by its id, or by a text that it is a part of; -inf or False bans.
+        logit_bias: Option<LogitBias> = None;
+        /// Tokens that are not drawn.
+        banned_token_ids: Option<Vec<u32>> = None, range 0.0..2_147_483_647.0;
+        /// Tokens that alone are drawn; what ends the answer must be among them, or `max_tokens` does.
+        allowed_token_ids: Option<Vec<u32>> = None, range 0.0..2_147_483_647.0;
+        /// Texts that the answer does not have, where the model spells them as the tokenizer does, with or without a space before.
+        bad_words: Option<Texts> = None;
+        /// Tell how likely each generated token was, and so many of the likeliest in its place; 0 tells the token's own only, None nothing.
+        logprobs: Option<u32> = None, range 0.0..1000.0, unit "tokens", alias ["n_probs", "top_logprobs"];
+        /// The same of each token of the prompt but the first. The whole prompt is then computed, whatever the cache has of it.
+        prompt_logprobs: Option<u32> = None, range 0.0..1000.0, unit "tokens";
+        /// Tell of `logprobs` what the sampling chain left, penalties and temperature included, instead of what the model gave.
+        post_sampling_logprobs: bool = false, alias ["post_sampling_probs"];
+        /// Answers to the prompt, which is computed once. Each has a seed of its own, the first one's is the request's.
+        n: u32 = 1, range 1.0..128.0, unit "answers";
         /// Seed of the request's draws; None draws one, which the completion reports.
         seed: Option<u64> = None;
     }

@@ -14,7 +14,13 @@ impl OptionType for Key {
             Value::Key(s) => Ok(Self(s.clone())),
             Value::Str(s) => Ok(Self(format!("s{}:{s}", s.len()))),
             Value::Int(n) => Ok(Self(format!("i{n}"))),
-            Value::None | Value::Bool(_) | Value::Float(_) | Value::List(_) | Value::Callable(_) | Value::Other(_) => {
+            Value::None
+            | Value::Bool(_)
+            | Value::Float(_)
+            | Value::List(_)
+            | Value::Map(_)
+            | Value::Callable(_)
+            | Value::Other(_) => {
                 Err(format!("must be text, an integer, bytes, a UUID or a tuple of them, not {}", value.type_name()))
             }
         }
@@ -24,17 +30,17 @@ impl OptionType for Key {
     }
 }
 
-/// Texts that end an answer.
+/// One text, or several.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StopStrings(pub Vec<String>);
+pub struct Texts(pub Vec<String>);
 
-impl StopStrings {
-    /// Each token is compared with all of them.
+impl Texts {
+    /// Each token is compared with all that end an answer.
     const MAX: usize = 64;
     const MAX_BYTES: usize = 1024;
 }
 
-impl OptionType for StopStrings {
+impl OptionType for Texts {
     const PYTHON: &'static str = "str | Sequence[str]";
     fn read(value: &Value, range: Option<Range>) -> Result<Self, String> {
         let strings = match value {
@@ -44,12 +50,13 @@ impl OptionType for StopStrings {
             | Value::Bool(_)
             | Value::Int(_)
             | Value::Float(_)
+            | Value::Map(_)
             | Value::Key(_)
             | Value::Callable(_)
             | Value::Other(_) => return Err(format!("must be text or a list of texts, not {}", value.type_name())),
         };
         if strings.iter().any(String::is_empty) {
-            return Err("must not be empty: every answer begins with that".into());
+            return Err("must not be empty text".into());
         }
         if strings.len() > Self::MAX || strings.iter().any(|s| s.len() > Self::MAX_BYTES) {
             return Err(format!("must be {} texts of {} bytes at most", Self::MAX, Self::MAX_BYTES));

@@ -17,6 +17,8 @@ pub enum Value {
     Str(String),
     /// A list or tuple.
     List(Vec<Value>),
+    /// A dict.
+    Map(Vec<(Value, Value)>),
     /// A key of any accepted hashable type, encoded so that equality is equality in Python (see `py/convert.rs`).
     Key(String),
     /// A Python callable, by its number in the binding's registry.
@@ -35,6 +37,7 @@ impl Value {
             Self::Float(_) => "float",
             Self::Str(_) => "str",
             Self::List(_) => "list",
+            Self::Map(_) => "dict",
             Self::Key(_) => "key",
             Self::Callable(_) => "callable",
             Self::Other(name) => name,
@@ -125,7 +128,7 @@ macro_rules! float_option {
                 let x = match value {
                     Value::Float(x) => *x,
                     Value::Int(n) => *n as f64,
-                    Value::None | Value::Bool(_) | Value::Str(_) | Value::List(_) | Value::Key(_)
+                    Value::None | Value::Bool(_) | Value::Str(_) | Value::List(_) | Value::Map(_) | Value::Key(_)
                     | Value::Callable(_) | Value::Other(_) => return Err(format!("must be a number, not {}", value.type_name())),
                 };
                 if !x.is_finite() { return Err(format!("must be a finite number, not {x}")); }

@@ -64,6 +64,10 @@ fn scalar_at(value: &Bound<'_, PyAny>, depth: u32) -> PyResult<Value> {
     if let Ok(items) = value.cast::<PyTuple>() {
         return Ok(Value::List(items.iter().map(|item| scalar_at(&item, depth + 1)).collect::<PyResult<_>>()?));
     }
+    if let Ok(pairs) = value.cast::<PyDict>() {
+        let pairs = pairs.iter().map(|(key, value)| Ok((scalar_at(&key, depth + 1)?, scalar_at(&value, depth + 1)?)));
+        return Ok(Value::Map(pairs.collect::<PyResult<_>>()?));
+    }
     number(value)
 }
 

@@ -72,7 +72,7 @@ pub(super) fn describe<'py>(
 ) -> PyResult<&'static str> {
     let py = measured.py();
     match event {
-        Event::Chunk { request, text, tokens } => {
+        Event::Chunk { request, text, tokens, .. } => {
             meta.set_item("request_id", request.0)?;
             meta.set_item("text", text)?;
             meta.set_item("token_ids", PyTuple::new(py, tokens)?)?;

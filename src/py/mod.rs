@@ -9,6 +9,7 @@ mod events;
 mod hub;
 mod key;
 mod loaders;
+mod logprobs;
 mod model;
 mod next_chunk;
 mod simulation;

@@ -44,7 +44,7 @@ impl Simulation {
         self.inner.now().since(Time(0)).as_secs_f64()
     }
 
-    /// Submit token ids; the request's number.
+    /// Submit token ids; the request's number, or the first of several answers'.
     fn submit(&mut self, py: Python<'_>, prompt: &Bound<'_, PyAny>, options: &Bound<'_, PyDict>) -> PyResult<u64> {
         let raise = |error: Error| errors::raise(py, &error);
         let tokens = match convert::prompt(prompt)?.map_err(raise)? {
@@ -53,11 +53,12 @@ impl Simulation {
         };
         let values = convert::options(options, &RequestOptions::table())?;
         let options = RequestOptions::default().apply(&values).map_err(raise)?;
-        self.last_id += 1;
-        let id = RequestId(self.last_id);
-        let draft = Request::draft(options, Mode::Generate, &self.options, self.last_id);
-        let request = Request { id, prompt: tokens.into(), ..draft };
-        guarded(|| self.inner.submit(request))?.map_err(raise)?;
+        let (id, n) = (RequestId(self.last_id + 1), options.n);
+        self.last_id += u64::from(n);
+        let (draft, _) = Request::draft(options, Mode::Generate, &self.options, id.0);
+        for request in (Request { id, prompt: tokens.into(), ..draft }).siblings(n) {
+            guarded(|| self.inner.submit(request))?.map_err(raise)?;
+        }
         Ok(id.0)
     }
 

@@ -2,9 +2,10 @@
 
 use super::errors;
 use super::hub::{Hub, new_key, wait_in_slices};
+use super::logprobs;
 use super::next_chunk::NextChunk;
-use crate::core::{FinishReason, Finished, StopCause};
-use crate::engine::{self, Interest, Item};
+use crate::core::{FinishReason, Finished, StopCause, Telling, sibling_seed};
+use crate::engine::{self, Interest, Item, SoFar};
 use crate::error::Error;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
@@ -61,7 +62,8 @@ impl Ticket {
         match self.inner.mailbox().take() {
             Some(Item::Chunk(chunk)) => {
                 let index = self.n_chunks.fetch_add(1, Ordering::Relaxed);
-                return new_chunk(py, chunk, index).map(Next::Chunk);
+                let tells = self.inner.mailbox().telling().drawn.is_some();
+                return new_chunk(py, chunk, index, tells).map(Next::Chunk);
             }
             Some(Item::End(_)) => self.is_read.store(true, Ordering::Release),
             None if self.is_read.load(Ordering::Acquire) => {}
@@ -107,10 +109,10 @@ impl Ticket {
     fn outcome<'py>(&self, py: Python<'py>) -> PyResult<Option<Outcome<'py>>> {
         let Some(finished) = self.inner.mailbox().end() else { return Ok(None) };
         match &finished.end {
-            Ok(reason) => completion(py, &self.inner, &finished, reason.word()).map(|c| Some(Outcome::Completion(c))),
+            Ok(_) => completions(py, &self.inner, &finished).map(|c| Some(Outcome::Completion(c))),
             Err(error) => {
                 let partial = matches!(error, Error::RequestTimeout { .. })
-                    .then(|| completion(py, &self.inner, &finished, "timeout"))
+                    .then(|| completions(py, &self.inner, &finished))
                     .transpose()?;
                 let exception = errors::to_exception(py, error, Some(finished.request.0), partial)?;
                 Ok(Some(Outcome::Error(exception)))
@@ -126,7 +128,7 @@ enum Outcome<'py> {
 }
 
 /// A `llama_batch.Chunk`, made as its `__new__` makes it, at half the cost: it is made for every token.
-fn new_chunk(py: Python<'_>, chunk: engine::Chunk, index: u64) -> PyResult<Bound<'_, PyAny>> {
+fn new_chunk(py: Python<'_>, chunk: engine::Chunk, index: u64, tells: bool) -> PyResult<Bound<'_, PyAny>> {
     static NEW: PyOnceLock<(Py<PyAny>, Py<PyAny>)> = PyOnceLock::new();
     let (new, class) = NEW.get_or_try_init(py, || {
         let class = py.import("llama_batch.types")?.getattr("Chunk")?;
@@ -135,7 +137,12 @@ fn new_chunk(py: Python<'_>, chunk: engine::Chunk, index: u64) -> PyResult<Bound
     let made = new.bind(py).call1((class, chunk.text))?;
     made.setattr(intern!(py, "index"), index)?;
     made.setattr(intern!(py, "token_ids"), PyTuple::new(py, chunk.tokens)?)?;
-    made.setattr(intern!(py, "logprobs"), py.None())?;
+    made.setattr(intern!(py, "choice"), chunk.choice)?;
+    if tells {
+        made.setattr(intern!(py, "logprobs"), logprobs::told(py, &chunk.told)?)?;
+    } else {
+        made.setattr(intern!(py, "logprobs"), py.None())?;
+    }
     Ok(made)
 }
 
@@ -147,15 +154,36 @@ fn running_loop(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     get.bind(py).call0()
 }
 
-/// The fields of a completion that say how a request went.
+/// The completion, with all answers in it. One that has no end of its own yet has that of the whole.
+fn completions<'py>(py: Python<'py>, ticket: &engine::Ticket, end: &Finished) -> PyResult<Bound<'py, PyAny>> {
+    let mailbox = ticket.mailbox();
+    let answers = mailbox.so_far();
+    let mut rest = PyTuple::empty(py);
+    for (i, answer) in answers.iter().enumerate().rev() {
+        let finished = answer.end.as_deref().unwrap_or(end);
+        let fields = completion(py, mailbox.telling(), answer, finished)?;
+        fields.set_item("seed", sibling_seed(ticket.seed(), i as u64))?;
+        fields.set_item("index", i)?;
+        let others = if i == 0 { rest.clone() } else { PyTuple::empty(py) };
+        fields.set_item("others", others)?;
+        let made = py.import("llama_batch.types")?.getattr("Completion")?.call((), Some(&fields))?;
+        if i == 0 {
+            return Ok(made);
+        }
+        let made = std::iter::once(made).chain(rest.iter()).collect::<Vec<_>>();
+        rest = PyTuple::new(py, made)?;
+    }
+    Ok(py.None().into_bound(py))
+}
+
+/// The fields of a completion that say how one answer went.
 fn completion<'py>(
     py: Python<'py>,
-    ticket: &engine::Ticket,
+    telling: Telling,
+    answer: &SoFar,
     finished: &Finished,
-    reason: &str,
-) -> PyResult<Bound<'py, PyAny>> {
+) -> PyResult<Bound<'py, PyDict>> {
     let types = py.import("llama_batch.types")?;
-    let (text, tokens) = ticket.mailbox().so_far();
     let usage = &finished.usage;
     let usage =
         types.getattr("Usage")?.call1((usage.prompt_tokens, usage.generated_tokens, usage.prefix_cache_tokens))?;
@@ -164,9 +192,9 @@ fn completion<'py>(
     let timings = types.getattr("Timings")?.call1((queue, ttft, total, prefill, decode))?;
     let fields = PyDict::new(py);
     fields.set_item("request_id", finished.request.0)?;
-    fields.set_item("text", text)?;
-    fields.set_item("token_ids", PyTuple::new(py, tokens)?)?;
-    fields.set_item("finish_reason", reason)?;
+    fields.set_item("text", &answer.text)?;
+    fields.set_item("token_ids", PyTuple::new(py, &answer.tokens)?)?;
+    fields.set_item("finish_reason", finished.end.as_ref().map_or("timeout", |reason| reason.word()))?;
     match &finished.stopped_by {
         Some(StopCause::Text(text)) => fields.set_item("stop_reason", text)?,
         Some(StopCause::Token(token)) => fields.set_item("stop_reason", token)?,
@@ -174,8 +202,13 @@ fn completion<'py>(
     }
     fields.set_item("usage", usage)?;
     fields.set_item("timings", timings)?;
-    fields.set_item("seed", ticket.seed())?;
-    types.getattr("Completion")?.call((), Some(&fields))
+    if telling.drawn.is_some() {
+        fields.set_item("logprobs", logprobs::told(py, &answer.told)?)?;
+    }
+    if telling.prompt.is_some() {
+        fields.set_item("prompt_logprobs", logprobs::prompt_told(py, &finished.prompt_told)?)?;
+    }
+    Ok(fields)
 }
 
 #[pymethods]

@@ -1,6 +1,6 @@
 //! A token that may be drawn, as one number, so that selecting and sorting compare integers.
 
-use super::row::weight;
+use super::row::{self, weight};
 
 /// Ordered best first: by logit, and among equal logits by token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,6 +27,32 @@ impl Candidate {
     /// Its token.
     pub(super) fn token(self) -> usize {
         self.0 as u32 as usize
+    }
+}
+
+/// The largest logit; -inf where there is none.
+pub(super) fn best_logit(candidates: &[Candidate]) -> f32 {
+    candidates.iter().min().map_or(f32::NEG_INFINITY, |best| best.logit())
+}
+
+/// The standard deviation of the logits.
+pub(super) fn deviation(candidates: &[Candidate]) -> f32 {
+    row::deviation(candidates.iter().map(|candidate| candidate.logit()))
+}
+
+/// Give candidates other logits; those with none any more go.
+pub(super) fn edit(candidates: &mut Vec<Candidate>, logit: impl Fn(usize, f32) -> f32) {
+    for candidate in candidates.iter_mut() {
+        *candidate = Candidate::new(logit(candidate.token(), candidate.logit()), candidate.token());
+    }
+    candidates.retain(|candidate| candidate.logit() > f32::NEG_INFINITY);
+}
+
+/// Keep the `k` best.
+pub(super) fn keep_best(candidates: &mut Vec<Candidate>, k: usize) {
+    if candidates.len() > k && k > 0 {
+        candidates.select_nth_unstable(k - 1);
+        candidates.truncate(k);
     }
 }
 

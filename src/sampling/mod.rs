@@ -1,47 +1,57 @@
-//! Draws tokens straight from the logits, as llama.cpp's chain would: penalties, top-k, top-p, min-p, temperature, then
-//! the draw. Free of llama.cpp.
+//! Draws tokens straight from the logits, as llama.cpp's chain would: what the caller says of single tokens, penalties,
+//! DRY, top-n-sigma, top-k, typical-p, top-p, min-p, XTC, temperature, then the draw. Free of llama.cpp.
 //!
-//! A row is read once or twice and never copied: what top-p, min-p and the draw look at are the few candidates that
+//! A row is read once or twice and never copied: what most links and the draw look at are the few candidates that
 //! top-k left. Equal logits are ordered by token, lowest first.
 
 mod bans;
 mod candidate;
+mod chain;
+mod dry;
+mod logprobs;
+mod mirostat;
 mod penalties;
 mod pool;
 mod rng;
 mod row;
+mod temperature;
+mod typical;
 
 pub(crate) use bans::Bans;
+pub use logprobs::Told;
 pub use pool::Pool;
 
-use crate::core::{SamplingParams, Token};
+use crate::core::{SamplingParams, Telling, Token};
 use candidate::Candidate;
+use chain::{Chain, Left, Memory};
+use dry::Dry;
+use mirostat::Mirostat;
 use penalties::Penalties;
 use rng::Rng;
 use row::{Row, pick, weight};
 
-/// Candidates that top-p looks at first where top-k leaves all.
-const FIRST_LOOK: usize = 256;
-
 /// Draws the tokens of one request. Advances with each token that it draws.
 #[derive(Clone, Debug)]
 pub struct Sampler {
-    temp: f32,
-    /// Candidates that are drawn from; none means all.
-    top_k: Option<usize>,
-    top_p: f32,
-    min_p: f32,
     n_vocab: usize,
     bans: Bans,
     penalties: Option<Penalties>,
+    dry: Option<Dry>,
+    chain: Chain,
+    mirostat: Option<Mirostat>,
     rng: Rng,
+    telling: Telling,
+    told: Option<Told>,
+    /// A copy of the row as the model gave it, where something is told of it.
+    raw: Vec<f32>,
+    /// The largest logit of each block of the row.
+    maxima: Vec<f32>,
     scratch: Scratch,
 }
 
 /// Buffers that are reused from row to row.
 #[derive(Clone, Debug, Default)]
 struct Scratch {
-    maxima: Vec<f32>,
     selection: Vec<f32>,
     sums: Vec<f64>,
     candidates: Vec<Candidate>,
@@ -51,91 +61,158 @@ impl Sampler {
     /// The sampler of a request that starts with `prompt`, which penalties look at. Its random stream depends on the
     /// seed alone.
     pub fn new(params: &SamplingParams, prompt: &[Token], n_vocab: u32) -> Self {
-        let (n_vocab, top_k) = (n_vocab as usize, params.top_k as usize);
+        let n_vocab = n_vocab as usize;
+        let with_mirostat = params.mirostat > 0;
         Self {
-            temp: params.temp,
-            top_k: (1..n_vocab).contains(&top_k).then_some(top_k),
-            top_p: params.top_p,
-            min_p: params.min_p,
             n_vocab,
-            bans: Bans::default(),
-            penalties: Penalties::new(params, prompt),
+            bans: Bans::new(params, prompt, &[], &[]),
+            penalties: Penalties::new(params, prompt).filter(|_| !with_mirostat),
+            dry: Dry::new(params, prompt).filter(|_| !with_mirostat),
+            chain: Chain::new(params, n_vocab),
+            mirostat: Mirostat::new(params, n_vocab),
             rng: Rng::new(params.seed),
+            telling: params.telling,
+            told: None,
+            raw: Vec::new(),
+            maxima: Vec::new(),
             scratch: Scratch::default(),
         }
     }
 
     /// Let it not draw what ends a generation before it may end: the vocabulary's `eog` tokens, and those that the caller
-    /// named.
+    /// `named`. Nor what the model itself suppresses.
     #[must_use]
-    pub fn banning(self, params: &SamplingParams, eog: &[Token], named: &[Token]) -> Self {
-        Self { bans: Bans::new(params, eog, named), ..self }
+    pub fn banning(
+        self,
+        params: &SamplingParams,
+        prompt: &[Token],
+        eog: &[Token],
+        named: &[Token],
+        suppressed: &[Token],
+    ) -> Self {
+        let mut bans = Bans::new(params, prompt, eog, named);
+        bans.ban(suppressed);
+        Self { bans, ..self }
     }
 
-    /// Draw a token from one row of logits, which bans and penalties edit in place, and remember it.
+    /// Draw a token from one row of logits, which biases, bans and penalties edit in place, and remember it.
     ///
     /// # Errors
     /// Where the row has another length than the vocabulary, or no token that can be drawn: all are NaN or -inf.
     pub fn draw(&mut self, logits: &mut [f32]) -> Result<Token, String> {
+        let tells = self.telling.drawn.filter(|_| !self.telling.after_sampling);
+        if tells.is_some() {
+            self.raw.clear();
+            self.raw.extend_from_slice(logits);
+        }
+        self.edit(logits)?;
+        let token = self.choose(logits).ok_or_else(nothing_left)?;
+        if let Some(n_top) = tells {
+            let row = Row::measure(&self.raw, &mut self.maxima).ok_or_else(nothing_left)?;
+            self.told = Some(logprobs::tell(&row, token, n_top, &mut self.scratch));
+        }
+        self.accept(token as Token);
+        Ok(token as Token)
+    }
+
+    /// What is told of the token that was drawn last, once, where the request wants to know.
+    pub fn take_told(&mut self) -> Option<Told> {
+        self.told.take()
+    }
+
+    /// How likely a token was that is there already, where the request wants to know of its prompt's.
+    ///
+    /// # Errors
+    /// Where the row has another length than the vocabulary, or is no number.
+    pub fn score(&mut self, logits: &[f32], token: Token) -> Result<Told, String> {
+        let place = usize::try_from(token).ok().filter(|place| *place < logits.len() && logits.len() == self.n_vocab);
+        let place = place.ok_or_else(|| format!("a row of {} logits for token {token}", logits.len()))?;
+        let row = Row::measure(logits, &mut self.maxima).ok_or_else(nothing_left)?;
+        Ok(logprobs::tell(&row, place, self.telling.prompt.unwrap_or(0), &mut self.scratch))
+    }
+
+    /// The tokens that can be drawn from a row, likeliest first, each with its probability; nothing is drawn. Edits the
+    /// row. XTC excludes as if it were its turn.
+    ///
+    /// # Errors
+    /// As [`Self::draw`].
+    pub fn distribution(&mut self, logits: &mut [f32]) -> Result<Vec<(Token, f64)>, String> {
+        self.edit(logits)?;
+        let row = Row::measure(logits, &mut self.maxima).ok_or_else(nothing_left)?;
+        let memory = Memory { penalties: self.penalties.as_ref(), dry: self.dry.as_ref(), chance: 0.0 };
+        let left = self.chain.narrow(&row, &memory, &mut self.scratch);
+        let left = self.mirostat.map_or(left, |mirostat| mirostat.narrow(&row, left, &mut self.scratch));
+        let Scratch { selection, candidates, .. } = &mut self.scratch;
+        let inverse = match left {
+            Left::One(token) => return Ok(vec![(token as Token, 1.0)]),
+            Left::Few => 1.0,
+            Left::Row { floor, temp } => {
+                row.best(row.len(), floor, selection, candidates);
+                candidates.sort_unstable();
+                1.0 / temp
+            }
+        };
+        let max = candidate::best_logit(candidates);
+        let weigh = |c: &Candidate| f64::from(weight(c.logit(), max, inverse));
+        let total: f64 = candidates.iter().map(weigh).sum();
+        Ok(candidates.iter().map(|c| (c.token() as Token, weigh(c) / total)).collect())
+    }
+
+    fn edit(&self, logits: &mut [f32]) -> Result<(), String> {
         if logits.len() != self.n_vocab {
             return Err(format!("a row of {} logits for a vocabulary of {} tokens", logits.len(), self.n_vocab));
         }
         self.bans.apply(logits);
-        if let Some(penalties) = &self.penalties {
-            penalties.apply(logits);
-        }
-        let token =
-            self.choose(logits).ok_or("the model gave no token that can be drawn: all logits are NaN or -inf")?;
-        let token = token as Token;
-        self.bans.accept();
-        if let Some(penalties) = &mut self.penalties {
-            penalties.accept(token);
-        }
-        Ok(token)
+        let memory = Memory { penalties: self.penalties.as_ref(), dry: self.dry.as_ref(), chance: 0.0 };
+        self.chain.edit(&memory, logits);
+        Ok(())
     }
 
     fn choose(&mut self, logits: &[f32]) -> Option<usize> {
-        let Scratch { maxima, selection, sums, candidates } = &mut self.scratch;
-        let row = Row::measure(logits, maxima)?;
-        if self.temp <= 0.0 {
-            return Some(row.argmax());
-        }
-        // One number for each token drawn, needed or not, so that the stream does not depend on the logits.
+        let row = Row::measure(logits, &mut self.maxima)?;
+        // As many numbers for each token drawn, needed or not, so that the stream does not depend on the logits.
         let uniform = self.rng.uniform();
-        let floor = if self.min_p > 0.0 { row.max + self.min_p.ln() } else { f32::NEG_INFINITY };
-        match self.top_k {
-            Some(k) => {
-                row.best(k, f32::NEG_INFINITY, selection, candidates);
-                if self.top_p < 1.0 {
-                    let mass: f64 = candidates.iter().map(|c| f64::from(weight(c.logit(), row.max, 1.0))).sum();
-                    candidate::keep_mass(candidates, row.max, f64::from(self.top_p) * mass);
-                }
-            }
-            None if self.top_p < 1.0 => nucleus(&row, self.top_p, floor, selection, candidates),
-            None => return Some(row.draw(floor, self.temp, uniform, sums)),
+        let chance = if self.chain.has_xtc() { self.rng.uniform() } else { 0.0 };
+        let memory = Memory { penalties: self.penalties.as_ref(), dry: self.dry.as_ref(), chance };
+        let left = self.chain.narrow(&row, &memory, &mut self.scratch);
+        let left = self.mirostat.map_or(left, |mirostat| mirostat.narrow(&row, left, &mut self.scratch));
+        let token = pick_from(&row, left, uniform, &mut self.scratch)?;
+        let tells = self.telling.drawn.filter(|_| self.telling.after_sampling);
+        if tells.is_some() || self.mirostat.is_some() {
+            let told = logprobs::tell_from(&row, left, token, tells.unwrap_or(0), &mut self.scratch);
+            self.mirostat.iter_mut().for_each(|mirostat| mirostat.accept(told.logprob));
+            self.told = Some(told).filter(|_| tells.is_some());
         }
-        candidates.retain(|candidate| candidate.logit() >= floor);
-        candidates.sort_unstable();
-        let weigh = |candidate: &Candidate| weight(candidate.logit(), row.max, 1.0 / self.temp);
-        let total: f64 = candidates.iter().map(|candidate| f64::from(weigh(candidate))).sum();
-        let drawn = pick(candidates.iter().map(weigh), uniform * total)?;
-        Some(candidates[drawn].token())
+        Some(token)
+    }
+
+    /// A token was drawn.
+    fn accept(&mut self, token: Token) {
+        self.bans.accept(token);
+        if let Some(penalties) = &mut self.penalties {
+            penalties.accept(token);
+        }
+        if let Some(dry) = &mut self.dry {
+            dry.accept(token);
+        }
     }
 }
 
-/// The candidates that top-p leaves of a whole row, but for those below `floor`, which min-p takes away anyway.
-///
-/// Looks at a few of the best first, and at more only while they weigh too little.
-fn nucleus(row: &Row<'_>, top_p: f32, floor: f32, selection: &mut Vec<f32>, candidates: &mut Vec<Candidate>) {
-    let target = f64::from(top_p) * row.mass();
-    let mut look = FIRST_LOOK;
-    loop {
-        row.best(look, floor, selection, candidates);
-        let mass: f64 = candidates.iter().map(|c| f64::from(weight(c.logit(), row.max, 1.0))).sum();
-        if mass >= target || candidates.len() < look {
-            break;
+/// Draw one of what is left.
+fn pick_from(row: &Row<'_>, left: Left, uniform: f64, scratch: &mut Scratch) -> Option<usize> {
+    match left {
+        Left::One(token) => Some(token),
+        Left::Row { floor, temp } => Some(row.draw(floor, temp, uniform, &mut scratch.sums)),
+        Left::Few => {
+            let max = candidate::best_logit(&scratch.candidates);
+            let weigh = |candidate: &Candidate| weight(candidate.logit(), max, 1.0);
+            let total: f64 = scratch.candidates.iter().map(|candidate| f64::from(weigh(candidate))).sum();
+            let drawn = pick(scratch.candidates.iter().map(weigh), uniform * total)?;
+            Some(scratch.candidates[drawn].token())
         }
-        look *= 8;
     }
-    candidate::keep_mass(candidates, row.max, target);
+}
+
+fn nothing_left() -> String {
+    "the model gave no token that can be drawn: all logits are NaN or -inf".into()
 }

@@ -59,9 +59,18 @@ impl Penalties {
     pub(super) fn apply(&self, logits: &mut [f32]) {
         for (&token, &count) in &self.counts {
             let Some(logit) = usize::try_from(token).ok().and_then(|id| logits.get_mut(id)) else { continue };
-            // Dividing a negative logit would make the token likelier.
-            *logit = if *logit <= 0.0 { *logit * self.repeat } else { *logit / self.repeat };
-            *logit -= count as f32 * self.freq + self.present;
+            *logit = self.penalised(*logit, count);
         }
+    }
+
+    /// The logit of a token, edited where it is in the window.
+    pub(super) fn edited(&self, token: usize, logit: f32) -> f32 {
+        self.counts.get(&(token as Token)).map_or(logit, |count| self.penalised(logit, *count))
+    }
+
+    fn penalised(&self, logit: f32, count: u32) -> f32 {
+        // Dividing a negative logit would make the token likelier.
+        let scaled = if logit <= 0.0 { logit * self.repeat } else { logit / self.repeat };
+        scaled - (count as f32 * self.freq + self.present)
     }
 }

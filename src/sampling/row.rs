@@ -76,9 +76,41 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// The sum of all weights at temperature 1.
-    pub(super) fn mass(&self) -> f64 {
-        self.logits.chunks(BLOCK).map(|block| f64::from(block_mass(block, f32::NEG_INFINITY, self.max, 1.0))).sum()
+    /// Tokens of the row.
+    pub(super) const fn len(&self) -> usize {
+        self.logits.len()
+    }
+
+    /// The sum of the weights of logits of at least `floor`.
+    pub(super) fn mass(&self, floor: f32, inverse_temp: f32) -> f64 {
+        self.blocks(floor).map(|(_, block)| f64::from(block_mass(block, floor, self.max, inverse_temp))).sum()
+    }
+
+    /// How many logits are at least `floor`.
+    pub(super) fn count(&self, floor: f32) -> usize {
+        self.blocks(floor).map(|(_, block)| block.iter().filter(|logit| **logit >= floor).count()).sum()
+    }
+
+    /// A token's logit.
+    pub(super) fn logit(&self, token: usize) -> f32 {
+        self.logits[token]
+    }
+
+    /// How many tokens are at least as likely as one, itself included; of those that are as likely, the ones before it.
+    pub(super) fn rank(&self, token: usize) -> u32 {
+        let logit = self.logits[token];
+        if logit.is_nan() {
+            return u32::MAX;
+        }
+        let (before, after) = (&self.logits[..token], &self.logits[token + 1..]);
+        let n_before = before.iter().filter(|other| **other >= logit).count();
+        let n_after = after.iter().filter(|other| **other > logit).count();
+        (n_before + n_after + 1) as u32
+    }
+
+    /// The standard deviation of the logits of at least `floor`, those that cannot be drawn excepted.
+    pub(super) fn deviation(&self, floor: f32) -> f32 {
+        deviation(self.logits.iter().copied().filter(|logit| *logit >= floor.max(f32::MIN)))
     }
 
     /// Draw from all tokens with logits of at least `floor`.
@@ -96,6 +128,13 @@ impl<'a> Row<'a> {
         let weights = block.iter().map(|&logit| weight_from(logit, floor, self.max, 1.0 / temp));
         pick(weights, target - before).map_or_else(|| self.argmax(), |i| start + i)
     }
+}
+
+/// The standard deviation of some values.
+pub(super) fn deviation(values: impl Iterator<Item = f32> + Clone) -> f32 {
+    let n = values.clone().count().max(1) as f64;
+    let mean = values.clone().map(f64::from).sum::<f64>() / n;
+    (values.map(|value| (f64::from(value) - mean).powi(2)).sum::<f64>() / n).sqrt() as f32
 }
 
 /// The first index at which the sum of the weights exceeds `target`; the last one with a weight where rounding keeps

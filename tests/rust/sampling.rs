@@ -5,19 +5,7 @@ use llama_batch::sampling::{Pool, Sampler};
 use proptest::prelude::*;
 
 /// Everything off, drawing from the whole vocabulary as it is.
-const PLAIN: SamplingParams = SamplingParams {
-    temp: 1.0,
-    top_k: 0,
-    top_p: 1.0,
-    min_p: 0.0,
-    penalty_repeat: 1.0,
-    penalty_freq: 0.0,
-    penalty_present: 0.0,
-    penalty_last_n: 64,
-    seed: 1,
-    ignore_eos: false,
-    min_tokens: 0,
-};
+const PLAIN: SamplingParams = SamplingParams { seed: 1, ..SamplingParams::OFF };
 const GREEDY: SamplingParams = SamplingParams { temp: 0.0, ..PLAIN };
 const DEFAULTS: SamplingParams = SamplingParams { temp: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, ..PLAIN };
 
@@ -235,7 +223,7 @@ fn draws_follow_the_reference_distribution() {
     ];
     for (name, params) in cases {
         for (n_vocab, seed) in [(9, 1), (300, 2), (1500, 3)] {
-            let deviate = fit(&SamplingParams { seed, ..params }, &row(n_vocab, seed));
+            let deviate = fit(&SamplingParams { seed, ..params.clone() }, &row(n_vocab, seed));
             assert!(deviate < 4.0, "{name} over {n_vocab} tokens is {deviate:.1} sigma away");
         }
     }
@@ -256,8 +244,9 @@ fn draws_under_penalties_follow_the_reference_distribution() {
     let params =
         SamplingParams { penalty_repeat: 1.3, penalty_freq: 0.2, penalty_present: 0.4, penalty_last_n: 20, ..DEFAULTS };
     let logits = row(200, 5);
-    let drawn: Vec<Token> =
-        (0..20_000).map(|seed| draw_once(&SamplingParams { seed, ..params }, &prompt, &logits).unwrap()).collect();
+    let drawn: Vec<Token> = (0..20_000)
+        .map(|seed| draw_once(&SamplingParams { seed, ..params.clone() }, &prompt, &logits).unwrap())
+        .collect();
     let expected = reference(&params, &penalised(&params, &prompt, &logits), 0.0);
     assert!(deviate(&expected, &drawn) < 4.0);
 }
@@ -272,13 +261,13 @@ fn what_would_end_a_generation_is_not_drawn_before_it_may_end() {
     let ends = |token: &Token| [3, 7, 11].contains(token);
     for params in [GREEDY, DEFAULTS, PLAIN] {
         let late = SamplingParams { min_tokens: 20, ..params.clone() };
-        let mut sampler = sampler(&late, &[], &logits).banning(&late, &eog, &named);
+        let mut sampler = sampler(&late, &[], &logits).banning(&late, &[], &eog, &named, &[]);
         let drawn: Vec<Token> = (0..200).map(|_| sampler.draw(&mut logits.clone()).unwrap()).collect();
         assert!(!drawn[..20].iter().any(ends), "{params:?}: {drawn:?}");
         assert!(drawn[20..].iter().filter(|token| ends(token)).count() > 100, "{params:?}: {drawn:?}");
         // Those of the vocabulary's own are ignored for ever, those that the caller named are not.
         let never = SamplingParams { ignore_eos: true, ..params };
-        let mut sampler = self::sampler(&never, &[], &logits).banning(&never, &eog, &named);
+        let mut sampler = self::sampler(&never, &[], &logits).banning(&never, &[], &eog, &named, &[]);
         let drawn: Vec<Token> = (0..200).map(|_| sampler.draw(&mut logits.clone()).unwrap()).collect();
         assert!(!drawn.iter().any(|token| eog.contains(token)));
         assert!(drawn.contains(&11));

@@ -19,7 +19,8 @@ else:
 NONE_WORDS = ("none", "auto")
 _ENDLESS = 1e6
 _ONE_OR_SEVERAL = "str | Sequence[str]"
-"""A flag that is given once for each."""
+_PAIRS = "Mapping[int | str, float]"
+"""Flags that are given once for each."""
 
 # The tables speak to Python; this is how the same is said on a command line, in this order.
 _PHRASES = (
@@ -29,6 +30,7 @@ _PHRASES = (
     (r"raises `QueueFullError`", "fails the request"),
     (r"which the completion reports", "which a batch job's answer tells"),
     (r"Text, or several texts, that end", "Text that ends"),
+    (r", each named by its id, or by a text that it is a part of; -inf or False bans", " by id or text, as 15:-2.5 or hello:-inf; may be given several times"),
     (r"where they appear in it, also over token borders", "where it appears in it; may be given several times"),
     (r"`(\w+)=False`", r"`no_\1`"),
     (r'`(\w+)="(\w+)"`', r"`\1` \2"),
@@ -98,6 +100,24 @@ class Number(_ParamType):
         return number
 
 
+class Pair(_ParamType):
+    """A token's id, or text, and a number."""
+
+    name = "pair"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read a word."""
+        if not isinstance(value, str):
+            return value
+        token, colon, number = value.rpartition(":")
+        if not colon or not token:
+            self.fail(f"{value!r} is not TOKEN:X", param, ctx)
+        try:
+            return (int(token) if token.isdecimal() else token, float(number))
+        except ValueError:
+            self.fail(f"{number!r} is not a number", param, ctx)
+
+
 class _OrNone(_ParamType):
     """A value of another type, or one of the words for None."""
 
@@ -163,6 +183,8 @@ def given(ctx: click.Context, table: Mapping[str, OptionSpec]) -> dict[str, Any]
     """The options of a table that the command line gave, by name."""
     # A flag that may be given several times is an empty tuple where it was not.
     values = {name: ctx.params[name] for name in table if ctx.params.get(name) not in (None, ())}
+    pairs = {name for name, spec in table.items() if spec.type.startswith(_PAIRS)}
+    values = {name: dict(value) if name in pairs else value for name, value in values.items()}
     return {name: None if value is _NONE else value for name, value in values.items()}
 
 
@@ -174,10 +196,11 @@ def _flag(spec: OptionSpec, section: str, default: object) -> Flag:
         declared = [f"--{word}/--{word[3:] if word.startswith('no-') else f'no-{word}'}" for word in words]
         return Flag([spec.name, *declared], default=None, help=text, section=section)
     declared = [f"--{word}" for word in words]
-    several = spec.type.removesuffix(" | None") == _ONE_OR_SEVERAL
-    kind, shown = click.STRING if several else _type(spec), _meta(spec)
+    base = spec.type.removesuffix(" | None")
+    several = base in {_ONE_OR_SEVERAL, _PAIRS}
+    kind = Pair() if base == _PAIRS else click.STRING if several else _type(spec)
     return Flag(
-        [spec.name, *declared], default=None, type=kind, multiple=several, help=text, section=section, metavar=shown
+        [spec.name, *declared], default=None, type=kind, multiple=several, help=text, section=section, metavar=_meta(spec)
     )
 
 
@@ -204,6 +227,8 @@ def _meta(spec: OptionSpec) -> str | None:
     base = spec.type.removesuffix(" | None")
     if base.startswith("Sequence["):
         return "A,B,..."
+    if base == _PAIRS:
+        return "TOKEN:X"
     return {"int": "N", "float": "X"}.get(base, "TEXT") if not spec.unit else spec.unit.upper()
 
 

@@ -38,7 +38,7 @@ impl Batch {
             self.tokens.push(row.token);
             self.positions.push(row.pos as i32);
             self.seqs.push(row.seq.0 as i32);
-            self.outputs.push(i8::from(row.draws));
+            self.outputs.push(i8::from(row.draws || row.scores));
         }
         self.seq_pointers.clear();
         self.seq_pointers.extend(self.seqs.iter_mut().map(std::ptr::from_mut));
@@ -62,9 +62,9 @@ pub(super) fn flaw(rows: &[Row], bounds: &Bounds) -> Option<String> {
     if rows.len() > bounds.n_batch as usize {
         return Some(format!("a pass has {} rows; {} fit", rows.len(), bounds.n_batch));
     }
-    let n_draws = rows.iter().filter(|row| row.draws).count();
-    if n_draws > bounds.n_outputs as usize {
-        return Some(format!("{n_draws} rows draw; {} may", bounds.n_outputs));
+    let n_outputs = rows.iter().filter(|row| row.draws || row.scores).count();
+    if n_outputs > bounds.n_outputs as usize {
+        return Some(format!("{n_outputs} rows have their logits looked at; {} may", bounds.n_outputs));
     }
     rows.iter().find_map(|row| {
         if row.seq.0 >= bounds.n_seq_max {
@@ -98,7 +98,7 @@ mod tests {
     const BOUNDS: Bounds = Bounds { n_batch: 2, n_outputs: 1, n_seq_max: 3, n_vocab: 10, n_positions: 8 };
 
     fn row(seq: u32, pos: u32, token: i32, draws: bool) -> Row {
-        Row { request: RequestId(1), seq: SeqId(seq), pos, token, draws }
+        Row { request: RequestId(1), seq: SeqId(seq), pos, token, draws, scores: false }
     }
 
     #[test]

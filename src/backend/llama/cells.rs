@@ -109,7 +109,7 @@ fn add(context: &mut Context, passage: SeqId, heap: SeqId, state: &[u8]) -> Resu
 /// The shortest of some passes that compute a second position and take it away again.
 fn shortest_pass(context: &mut Context, batch: &mut Batch, one: SeqId) -> Result<Duration, String> {
     let token = context.model.bos().unwrap_or(0);
-    let row = Row { request: RequestId(0), seq: one, pos: 1, token, draws: true };
+    let row = Row { request: RequestId(0), seq: one, pos: 1, token, draws: true, scores: false };
     let mut shortest = Duration::MAX;
     let started = now();
     for _ in 0..N_TRIES {

@@ -3,6 +3,7 @@
 use super::batch::{Batch, Bounds, flaw};
 use super::cells;
 use super::context::{Context, Layout};
+use super::draws::Draws;
 use super::logs;
 use super::machine::n_physical_cores;
 use super::model::Model;
@@ -11,12 +12,11 @@ use super::ram::{self, Blobs};
 use super::state::Measured;
 use crate::backend::{Backend, Tokenizer};
 use crate::core::{
-    CellCost, DecodeOutcome, Drawn, Limits, MemoryKind, Op, OpResult, PassStatus, RequestId, Row, RowOutcome, SeqId,
-    SeqPositions, StateSize,
+    CellCost, DecodeOutcome, Limits, MemoryKind, Op, OpResult, PassStatus, RequestId, Row, SeqId, SeqPositions,
+    StateSize,
 };
 use crate::error::Error;
 use crate::options::StartOptions;
-use crate::sampling::{Pool, Sampler};
 use llama_cpp_sys_2 as sys;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,6 +28,9 @@ const N_TEMPORARY: u32 = 2;
 /// Cached sequences of a memory that can only hold them among those that compute, where the options do not say.
 const N_SPARE: u32 = 2;
 
+/// What the logits may take of rows that are scored. Unit: bytes.
+const SCORE_BYTES: u32 = 16 << 20;
+
 /// One model, one context, and the samplers of the requests. Lives on the engine thread.
 pub struct LlamaBackend {
     context: Context,
@@ -35,11 +38,10 @@ pub struct LlamaBackend {
     bounds: Bounds,
     limits: Limits,
     rules: Rules,
-    samplers: BTreeMap<RequestId, Sampler>,
+    draws: Draws,
     blobs: Blobs,
     /// For states that pass from one sequence to another.
     buffer: Vec<u8>,
-    pool: Pool,
 }
 
 impl LlamaBackend {
@@ -90,6 +92,7 @@ impl LlamaBackend {
             n_ctx: cells.min(n_ctx),
             n_ctx_seq: cells_seq.min(share).min(bounds.n_positions),
             n_batch: bounds.n_batch,
+            n_outputs: bounds.n_outputs,
             n_seq_max: layout.n_seq_max,
             n_seq_ids: rules.n_seq_ids,
             n_vocab: bounds.n_vocab,
@@ -101,9 +104,8 @@ impl LlamaBackend {
             ram_bytes: ram::default_bytes(),
         };
         let n_threads = if options.n_threads == 0 { n_physical_cores() } else { options.n_threads };
-        let pool = Pool::new(n_threads as usize);
-        let samplers = BTreeMap::new();
-        Ok(Self { context, batch, bounds, limits, rules, samplers, blobs, buffer: Vec::new(), pool })
+        let draws = Draws::new(Arc::clone(&context.model), n_threads as usize);
+        Ok(Self { context, batch, bounds, limits, rules, draws, blobs, buffer: Vec::new() })
     }
 
     /// Cells of the KV cache in use, of a sequence's buffer; none where the memory does not count cells.
@@ -125,12 +127,11 @@ impl LlamaBackend {
         let (context, rules) = (&mut self.context, self.rules);
         match op {
             Op::Open { request, sampling, prompt, stop_tokens } => {
-                let sampler = Sampler::new(sampling, prompt, self.bounds.n_vocab);
-                self.samplers.insert(*request, sampler.banning(sampling, context.model.eog(), stop_tokens));
+                self.draws.open(*request, sampling, prompt, stop_tokens);
                 OpResult::Done
             }
             Op::Close(request) => {
-                self.samplers.remove(request);
+                self.draws.close(*request);
                 OpResult::Done
             }
             Op::Copy { from, to, len } => rules.copy(context, *from, *to, *len, &mut self.buffer),
@@ -197,23 +198,21 @@ impl Backend for LlamaBackend {
 
     fn decode(&mut self, rows: &[Row]) -> DecodeOutcome {
         let started = now();
-        let failed = |code: i32, reason: String| (PassStatus::Failed { code, reason }, Vec::new());
+        let failed = |code: i32, reason: String| (PassStatus::Failed { code, reason }, Vec::new(), Vec::new());
         let mut sample = Duration::ZERO;
         let mut eval = Duration::ZERO;
         logs::forget_errors();
-        let (status, rows_out) = match flaw(rows, &self.bounds) {
+        let (status, rows_out, scored) = match flaw(rows, &self.bounds) {
             Some(reason) => failed(-1, reason),
             None => match self.context.decode(&mut self.batch, rows) {
                 Ok((0, logits)) => {
                     let computed = now();
                     eval = computed.saturating_sub(started);
-                    let n_vocab = self.bounds.n_vocab as usize;
-                    let drawn = draw(&mut self.samplers, &self.pool, rows, logits, n_vocab);
-                    let outcomes = outcomes(&self.context.model, rows, drawn);
+                    let (outcomes, scored) = self.draws.draw(rows, logits);
                     sample = now().saturating_sub(computed);
-                    (PassStatus::Done, outcomes)
+                    (PassStatus::Done, outcomes, scored)
                 }
-                Ok((1, _)) => (PassStatus::KvFull, Vec::new()),
+                Ok((1, _)) => (PassStatus::KvFull, Vec::new(), Vec::new()),
                 Ok((2, _)) => failed(2, "the pass was aborted".into()),
                 Ok((code, _)) => failed(code, logs::reason("llama.cpp gave no reason")),
                 Err(thrown) => failed(super::ffi::THROWN, thrown),
@@ -230,7 +229,7 @@ impl Backend for LlamaBackend {
             positions.extend(left);
         }
         let span = if self.limits.is_pool { self.context.span().unwrap_or(0) } else { 0 };
-        DecodeOutcome { status, rows: rows_out, positions, span, eval, sample }
+        DecodeOutcome { status, rows: rows_out, scored, positions, span, eval, sample }
     }
 
     fn abort_flag(&self) -> Option<Arc<AtomicBool>> {
@@ -269,7 +268,8 @@ fn layout(model: &Model, options: &StartOptions, n_ctx: u32) -> (Layout, u32) {
         n_batch: n_batch.max(n_seq_max),
         n_ubatch: n_batch.min(options.n_ubatch).max(n_seq_max),
         n_seq_max,
-        n_outputs: n_seq_max,
+        // Rows of prompts whose tokens are scored are looked at beside those that draw.
+        n_outputs: n_seq_max.max(SCORE_BYTES / (4 * model.n_vocab().max(1))).min(n_batch.max(n_seq_max)),
         unified,
     };
     (layout, wanted)
@@ -282,7 +282,7 @@ fn warm_up(context: &mut Context, batch: &mut Batch, rules: Rules) -> Result<Sta
     let why = |reason: &str| Error::ModelLoad(format!("the model could not compute a token: {reason}"));
     let mut measured = Measured::new();
     for pos in 0..2 {
-        let row = Row { request: RequestId(0), seq: SeqId(0), pos, token, draws: true };
+        let row = Row { request: RequestId(0), seq: SeqId(0), pos, token, draws: true, scores: false };
         logs::forget_errors();
         match context.decode(batch, &[row]) {
             Ok((0, _)) => measured.measure(context, rules, SeqId(0)),
@@ -313,86 +313,4 @@ fn holds_beyond(context: &mut Context, rules: Rules, n_seq_max: u32) -> bool {
         let home = copy(context, back, here) && rules.remove(context, back) == OpResult::Done;
         arrived && returned && home
     })
-}
-
-/// Draw from each row that draws, in parallel.
-fn draw(
-    samplers: &mut BTreeMap<RequestId, Sampler>,
-    pool: &Pool,
-    rows: &[Row],
-    logits: &mut [f32],
-    n_vocab: usize,
-) -> Vec<Result<i32, String>> {
-    let mut order: Vec<(RequestId, usize)> =
-        rows.iter().filter(|row| row.draws).enumerate().map(|(i, row)| (row.request, i)).collect();
-    order.sort_unstable();
-    let mut owners: Vec<Option<&mut Sampler>> = order.iter().map(|_| None).collect();
-    for (request, sampler) in samplers.iter_mut() {
-        if let Ok(i) = order.binary_search_by_key(request, |(request, _)| *request) {
-            owners[order[i].1] = Some(sampler);
-        }
-    }
-    let mut drawn: Vec<Result<i32, String>> = Vec::with_capacity(owners.len());
-    let mut work: Vec<(&mut Sampler, &mut [f32])> = Vec::with_capacity(owners.len());
-    for (sampler, row) in owners.into_iter().zip(logits.chunks_exact_mut(n_vocab)) {
-        drawn.push(match sampler {
-            None => Err("the request has no sampler".into()),
-            Some(_) if row.iter().all(|logit| logit.is_nan()) => Err("the model computed no numbers (NaN)".into()),
-            Some(sampler) => {
-                work.push((sampler, row));
-                Ok(0)
-            }
-        });
-    }
-    let mut tokens = pool.draw(&mut work).into_iter();
-    for slot in drawn.iter_mut().filter(|slot| slot.is_ok()) {
-        *slot = tokens.next().unwrap_or_else(|| Err("the sampler gave no token".into()));
-    }
-    drawn
-}
-
-/// Tokens as the core takes them, with their bytes.
-fn outcomes(model: &Model, rows: &[Row], drawn: Vec<Result<i32, String>>) -> Vec<RowOutcome> {
-    let drawing = rows.iter().filter(|row| row.draws);
-    drawing
-        .zip(drawn)
-        .map(|(row, drawn)| RowOutcome {
-            request: row.request,
-            drawn: drawn
-                .map(|token| vec![Drawn { token, piece: model.piece(token, false), is_eog: model.is_eog(token) }]),
-        })
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{BTreeMap, Pool, RequestId, Row, Sampler, SeqId, draw};
-    use crate::core::SamplingParams;
-
-    #[test]
-    fn a_row_that_is_no_number_fails_its_request_and_no_other() {
-        let greedy = SamplingParams {
-            temp: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            penalty_repeat: 1.0,
-            penalty_freq: 0.0,
-            penalty_present: 0.0,
-            penalty_last_n: 0,
-            seed: 0,
-            ignore_eos: false,
-            min_tokens: 0,
-        };
-        // Requests come in the order of their sequences, not of their numbers.
-        let row = |request, seq, draws| Row { request: RequestId(request), seq: SeqId(seq), pos: 0, token: 0, draws };
-        let rows = [row(9, 0, false), row(9, 0, true), row(3, 1, true), row(5, 2, true)];
-        let mut samplers: BTreeMap<_, _> =
-            [3, 5, 7, 9].map(|id| (RequestId(id), Sampler::new(&greedy, &[], 3))).into_iter().collect();
-        let mut logits = [0.0, 2.0, 1.0, f32::NAN, f32::NAN, f32::NAN, 0.0, 1.0, 5.0];
-        let drawn = draw(&mut samplers, &Pool::new(1), &rows, &mut logits, 3);
-        assert_eq!(drawn[0], Ok(1));
-        assert!(drawn[1].as_ref().is_err_and(|reason| reason.contains("NaN")));
-        assert_eq!(drawn[2], Ok(2));
-    }
 }

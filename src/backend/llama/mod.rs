@@ -7,6 +7,7 @@ mod batch;
 mod cells;
 mod context;
 mod decode;
+mod draws;
 mod ffi;
 mod gguf;
 mod load;

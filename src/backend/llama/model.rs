@@ -60,6 +60,16 @@ impl Model {
         self.eog.get_or_init(|| (0..self.n_vocab as Token).filter(|token| self.is_eog(*token)).collect())
     }
 
+    /// Tokens that the model's file says are not to be drawn.
+    pub(super) fn suppressed(&self) -> &[Token] {
+        let mut n = 0;
+        // SAFETY: the vocabulary lives as long as the model, and so do the tokens.
+        unsafe {
+            let tokens = sys::llama_vocab_get_suppress_tokens(self.vocab.as_ptr(), &raw mut n);
+            if tokens.is_null() || n <= 0 { &[] } else { std::slice::from_raw_parts(tokens, n as usize) }
+        }
+    }
+
     pub(super) const fn as_ptr(&self) -> *mut sys::llama_model {
         self.pointer.as_ptr()
     }

@@ -46,6 +46,7 @@ pub fn score(
             pos: i as u32,
             token: *token,
             draws: i + 1 >= n_prompt && i + 1 < tokens.len(),
+            scores: false,
         })
         .collect();
     for rows in rows.chunks(chunk) {

@@ -90,6 +90,8 @@ pub struct SimConfig {
     pub n_parallel: u32,
     /// Rows of one pass.
     pub n_batch: u32,
+    /// Rows of one forward pass whose logits are looked at; none means all.
+    pub n_outputs: Option<u32>,
     /// Tokens of the vocabulary; at least 512.
     pub n_vocab: u32,
     /// What sequences can do.
@@ -122,6 +124,7 @@ impl Default for SimConfig {
             n_ctx: 8192,
             n_parallel: 4,
             n_batch: 512,
+            n_outputs: None,
             n_vocab: 512,
             memory: MemoryKind::Full,
             kv_unified: true,
@@ -148,6 +151,7 @@ impl SimConfig {
             n_ctx: self.n_ctx,
             n_ctx_seq: if self.kv_unified { self.n_ctx } else { (self.n_ctx / self.n_parallel).max(1) },
             n_batch: self.n_batch,
+            n_outputs: self.n_outputs.unwrap_or(self.n_batch).max(n_seq_max),
             n_seq_max,
             n_seq_ids: if has_cache_ids { 256 } else { n_seq_max },
             n_vocab: self.n_vocab.max(512),

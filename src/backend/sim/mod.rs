@@ -18,7 +18,7 @@ pub use tokenizer::SimTokenizer;
 use super::Backend;
 use crate::core::{
     BlobId, DecodeOutcome, Drawn, Limits, MemoryKind, Op, OpResult, PassStatus, RequestId, Row, RowOutcome,
-    SamplingParams, SeqId, SeqPositions, Token,
+    SamplingParams, Scored, SeqId, SeqPositions, Token,
 };
 use crate::core::{GOLDEN, mix};
 use cells::{Cells, Saved};
@@ -108,7 +108,7 @@ impl SimBackend {
 
     fn apply_op(&mut self, op: &Op) -> OpResult {
         match op {
-            Op::Open { request, sampling, stop_tokens, .. } => self.open(*request, sampling, stop_tokens),
+            Op::Open { request, sampling, prompt, stop_tokens } => self.open(*request, sampling, prompt, stop_tokens),
             Op::Close(request) => {
                 assert!(self.samplers.remove(request).is_some(), "request {request} has no sampler to close");
                 OpResult::Done
@@ -206,11 +206,17 @@ impl SimBackend {
         OpResult::Restored { n_blobs: blobs.len() as u32, n_tokens, lost: false }
     }
 
-    fn open(&mut self, request: RequestId, sampling: &SamplingParams, stop_tokens: &[Token]) -> OpResult {
+    fn open(
+        &mut self,
+        request: RequestId,
+        sampling: &SamplingParams,
+        prompt: &Arc<[Token]>,
+        stop_tokens: &[Token],
+    ) -> OpResult {
         if self.strikes(|fault| *fault == Fault::RefuseOpen, |rates| rates.refuse_open) {
             return OpResult::Refused("injected: no sampler".into());
         }
-        let sampler = Sampler::new(sampling, stop_tokens);
+        let sampler = Sampler::new(sampling, prompt, stop_tokens);
         assert!(self.samplers.insert(request, sampler).is_none(), "request {request} has two samplers");
         OpResult::Done
     }
@@ -249,6 +255,8 @@ impl SimBackend {
     fn assert_rows(&self, rows: &[Row]) {
         assert!(!rows.is_empty() && rows.len() as u32 <= self.limits.n_batch, "1 to n_batch rows in a pass");
         assert!(rows.is_sorted_by_key(|row| (row.seq, row.pos)), "rows are sorted by sequence and position");
+        let n_outputs = rows.iter().filter(|row| row.draws || row.scores).count() as u32;
+        assert!(n_outputs <= self.limits.n_outputs, "{n_outputs} rows whose logits are looked at");
         let mut next: BTreeMap<SeqId, u32> = BTreeMap::new();
         for row in rows {
             assert!(row.seq.0 < self.limits.n_seq_max, "sequence {} cannot be computed", row.seq);
@@ -272,8 +280,16 @@ impl SimBackend {
             return RowOutcome { request: row.request, drawn: Err("no sampler".into()) };
         };
         let token = sampler.draw(context, last, &self.config);
-        let drawn = Drawn { token, piece: tokenizer::piece(token), is_eog: token == tokenizer::EOG };
+        let drawn =
+            Drawn { token, piece: tokenizer::piece(token), is_eog: token == tokenizer::EOG, told: sampler.told(token) };
         RowOutcome { request: row.request, drawn: Ok(vec![drawn]) }
+    }
+
+    /// What is told of a prompt's next token.
+    fn score(&self, row: &Row) -> Option<Scored> {
+        let pos = row.pos + 1;
+        let told = self.samplers.get(&row.request)?.score(pos)?;
+        Some(Scored { request: row.request, pos, told })
     }
 
     /// Whether a fault hits: an injected one that fits, or by chance.
@@ -339,6 +355,7 @@ impl SimBackend {
         DecodeOutcome {
             status,
             rows: Vec::new(),
+            scored: Vec::new(),
             positions: self.positions(seqs.into_iter()),
             span: self.span(),
             eval: self.config.latency.pass(rows.len()),
@@ -372,12 +389,13 @@ impl Backend for SimBackend {
         }
         self.cells.append(rows);
         let drawn: Vec<RowOutcome> = rows.iter().filter(|row| row.draws).map(|row| self.draw(row)).collect();
+        let scored = rows.iter().filter(|row| row.scores).filter_map(|row| self.score(row)).collect();
         let positions = match self.limits.memory {
             MemoryKind::SlidingWindow(_) => self.positions(self.cells.sequences().into_iter()),
             MemoryKind::Full | MemoryKind::Recurrent | MemoryKind::Hybrid => Vec::new(),
         };
         let span = self.span();
-        DecodeOutcome { status: PassStatus::Done, rows: drawn, positions, span, eval, sample: Duration::ZERO }
+        DecodeOutcome { status: PassStatus::Done, rows: drawn, scored, positions, span, eval, sample: Duration::ZERO }
     }
 
     fn abort_flag(&self) -> Option<Arc<AtomicBool>> {

@@ -53,7 +53,7 @@ fn a_cancelled_request_keeps_its_text() {
     let ticket = submit(&engine, "prompt", 1_000);
     gate.let_one_pass();
     gate.wait_for_arrival();
-    while ticket.mailbox().so_far().1.is_empty() {
+    while ticket.mailbox().so_far()[0].tokens.is_empty() {
         gate.let_one_pass();
         gate.wait_for_arrival();
     }

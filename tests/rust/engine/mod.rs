@@ -84,7 +84,15 @@ impl GatedBackend {
         let held = |seq| self.sim.seq_len(seq).checked_sub(1).map(|last| (0, last));
         let positions = rows.iter().map(|row| SeqPositions { seq: row.seq, held: held(row.seq) }).collect();
         let status = PassStatus::Failed { code: 2, reason: "aborted".into() };
-        DecodeOutcome { status, rows: Vec::new(), positions, span: 0, eval: Duration::ZERO, sample: Duration::ZERO }
+        DecodeOutcome {
+            status,
+            rows: Vec::new(),
+            scored: Vec::new(),
+            positions,
+            span: 0,
+            eval: Duration::ZERO,
+            sample: Duration::ZERO,
+        }
     }
 }
 

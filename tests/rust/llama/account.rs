@@ -25,7 +25,7 @@ struct Harness {
 impl Harness {
     fn submit(&mut self, id: u64, prompt: &[Token], max_tokens: u32) {
         let options = RequestOptions { max_tokens, temp: Some(0.0), ..RequestOptions::default() };
-        let draft = Request::draft(options, Mode::Generate, &StartOptions::default(), 0);
+        let (draft, _) = Request::draft(options, Mode::Generate, &StartOptions::default(), 0);
         let request = Request { id: RequestId(id), prompt: prompt.into(), stall_timeout: None, ..draft };
         self.scheduler.submit(Time(id), request).unwrap();
     }

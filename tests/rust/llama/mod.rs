@@ -9,6 +9,7 @@
 //! model is not named do nothing.
 
 mod account;
+mod chain;
 mod files;
 mod memory;
 mod passes;
@@ -45,19 +46,7 @@ fn options() -> StartOptions {
 }
 
 fn greedy() -> SamplingParams {
-    SamplingParams {
-        temp: 0.0,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
-        penalty_repeat: 1.0,
-        penalty_freq: 0.0,
-        penalty_present: 0.0,
-        penalty_last_n: 0,
-        seed: 1,
-        ignore_eos: false,
-        min_tokens: 0,
-    }
+    SamplingParams { temp: 0.0, seed: 1, ..SamplingParams::OFF }
 }
 
 /// A backend, and what a scheduler would keep in mind about its sequences.
@@ -118,6 +107,7 @@ impl Bench {
                 pos: (pos + tokens.len() - 1) as u32,
                 token: *tokens.last().unwrap(),
                 draws: true,
+                scores: false,
             };
             tokens.extend(drawn(&self.backend.decode(&[row])));
         }
@@ -137,6 +127,7 @@ fn rows(request: u64, seq: u32, tokens: &[Token], from: u32) -> Vec<Row> {
             pos: from + i as u32,
             token: *token,
             draws: i == last,
+            scores: false,
         })
         .collect()
 }

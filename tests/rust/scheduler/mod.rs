@@ -34,22 +34,11 @@ fn request(id: u64, prompt: Vec<Token>, max_tokens: u32) -> Request {
         prompt: prompt.into(),
         max_tokens,
         mode: Mode::Generate,
-        sampling: SamplingParams {
-            temp: 0.8,
-            top_k: 40,
-            top_p: 0.95,
-            min_p: 0.05,
-            penalty_repeat: 1.0,
-            penalty_freq: 0.0,
-            penalty_present: 0.0,
-            penalty_last_n: 64,
-            seed: 7,
-            ignore_eos: false,
-            min_tokens: 0,
-        },
+        sampling: SamplingParams { temp: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, seed: 7, ..SamplingParams::OFF },
         stop: StopRules::default(),
         priority: 0,
         cache_prompt: true,
+        is_private: false,
         session: None,
         scope: None,
         timeout: None,
@@ -72,6 +61,7 @@ fn tokens(which: u64, n: u32) -> Vec<Token> {
 struct Seen {
     text: BTreeMap<u64, String>,
     n_tokens: BTreeMap<u64, u32>,
+    n_told: BTreeMap<u64, u32>,
     ends: BTreeMap<u64, Finished>,
     events: Vec<Event>,
 }
@@ -80,10 +70,13 @@ impl Seen {
     fn take(&mut self, sim: &mut Simulation) {
         for event in sim.events() {
             match &event {
-                Event::Chunk { request, text, tokens } => {
+                Event::Chunk { request, text, tokens, told } => {
                     assert!(!self.ends.contains_key(&request.0), "no token after the end of request {request}");
                     self.text.entry(request.0).or_default().push_str(text);
                     *self.n_tokens.entry(request.0).or_default() += tokens.len() as u32;
+                    *self.n_told.entry(request.0).or_default() += told.len() as u32;
+                    let told: Vec<Token> = told.iter().map(|told| told.own.token).collect();
+                    assert!(told.is_empty() || told == *tokens, "each token is told of with its text");
                 }
                 Event::Finished(finished) => {
                     let n = self.n_tokens.get(&finished.request.0).copied().unwrap_or_default();

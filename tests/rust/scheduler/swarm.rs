@@ -3,7 +3,7 @@
 
 use super::*;
 use llama_batch::backend::sim::{Fault, FaultRates};
-use llama_batch::core::{CellCost, MemoryKind};
+use llama_batch::core::{CellCost, MemoryKind, SamplingParams, Telling};
 use llama_batch::options::{BatchStrategy, Key, StrategyOption};
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -21,6 +21,8 @@ enum Happening {
         cache: bool,
         timeout_ms: Option<u64>,
         stop: bool,
+        telling: Telling,
+        n: u32,
     },
     Cancel(u8),
     Begin,
@@ -34,20 +36,22 @@ enum Happening {
 }
 
 fn happening() -> impl Strategy<Value = Happening> {
-    let submit =
-        (
-            1u32..90,
-            0u32..60,
-            0u32..40,
-            0u8..3,
-            0i32..3,
-            any::<bool>(),
-            prop::option::weighted(0.1, 1u64..400),
-            prop::bool::weighted(0.2),
-        )
-            .prop_map(|(len, shared, max_tokens, scope, priority, cache, timeout_ms, stop)| {
-                Happening::Submit { len, shared, max_tokens, scope, priority, cache, timeout_ms, stop }
-            });
+    let submit = (
+        1u32..90,
+        0u32..60,
+        0u32..40,
+        0u8..3,
+        0i32..3,
+        any::<bool>(),
+        prop::option::weighted(0.1, 1u64..400),
+        prop::bool::weighted(0.2),
+        (prop::option::weighted(0.2, 0u32..3), prop::option::weighted(0.2, 0u32..3)),
+        prop_oneof![4 => Just(1u32), 1 => 2u32..4],
+    )
+        .prop_map(|(len, shared, max_tokens, scope, priority, cache, timeout_ms, stop, told, n)| {
+            let telling = Telling { drawn: told.0, prompt: told.1, after_sampling: false };
+            Happening::Submit { len, shared, max_tokens, scope, priority, cache, timeout_ms, stop, telling, n }
+        });
     let fault = prop::sample::select(vec![
         Fault::KvFull,
         Fault::Fail(2),
@@ -95,7 +99,7 @@ fn world() -> impl Strategy<Value = (SimConfig, SchedulerOptions)> {
         any::<bool>(),
         1u32..5,
         64u32..300,
-        1u32..64,
+        (1u32..64, prop::option::of(1u32..12)),
         1u32..40,
         strategy,
         prop::option::of(0u32..4),
@@ -110,7 +114,7 @@ fn world() -> impl Strategy<Value = (SimConfig, SchedulerOptions)> {
                 kv_unified,
                 n_parallel,
                 n_ctx,
-                n_batch,
+                (n_batch, n_outputs),
                 chunk_size,
                 strategy,
                 n_cache_seqs,
@@ -126,6 +130,7 @@ fn world() -> impl Strategy<Value = (SimConfig, SchedulerOptions)> {
                     n_parallel,
                     n_ctx,
                     n_batch,
+                    n_outputs,
                     seed,
                     block: ram.0,
                     ram_bytes: ram.1,
@@ -155,7 +160,7 @@ fn swarm(config: &SimConfig, options: &SchedulerOptions, happenings: &[Happening
     let mut next = 1;
     for happening in happenings {
         match happening {
-            Happening::Submit { len, shared, max_tokens, scope, priority, cache, timeout_ms, stop } => {
+            Happening::Submit { len, shared, max_tokens, scope, priority, cache, timeout_ms, stop, telling, n } => {
                 let tokens =
                     [prompt(*shared), (0..*len).map(|i| ((next * 31 + u64::from(i)) % 250) as Token).collect()]
                         .concat();
@@ -168,12 +173,15 @@ fn swarm(config: &SimConfig, options: &SchedulerOptions, happenings: &[Happening
                         ..StopRules::default()
                     },
                     timeout: timeout_ms.map(Duration::from_millis),
+                    sampling: SamplingParams { telling: *telling, seed: 7, ..SamplingParams::OFF },
                     ..request(next, tokens, *max_tokens)
                 };
-                if sim.submit(r.clone()).is_ok() {
-                    requests.insert(next, r);
+                for r in r.siblings(*n) {
+                    if sim.submit(r.clone()).is_ok() {
+                        requests.insert(r.id.0, r);
+                    }
+                    next += 1;
                 }
-                next += 1;
             }
             Happening::Cancel(which) => sim.cancel(RequestId(u64::from(*which) % next)),
             Happening::Begin => drop(sim.begin()),
@@ -204,8 +212,22 @@ fn swarm(config: &SimConfig, options: &SchedulerOptions, happenings: &[Happening
         if matches!(finished.end, Ok(FinishReason::MaxTokens | FinishReason::Stop)) {
             let expected = alone_in(config, &requests[id]);
             assert_eq!(seen.text.get(id).cloned().unwrap_or_default(), expected, "request {id} got its own text");
+            check_told(&requests[id], &seen, finished);
         }
     }
+}
+
+/// Each token that a request wants to know of was told, and in its place.
+fn check_told(r: &Request, seen: &Seen, finished: &Finished) {
+    let n_told = seen.n_told.get(&r.id.0).copied().unwrap_or_default();
+    let n_wanted = if r.sampling.telling.drawn.is_some() { finished.usage.generated_tokens } else { 0 };
+    assert_eq!(n_told, n_wanted, "request {} was told of each token", r.id);
+    let told: Vec<_> = finished.prompt_told.iter().map(|told| told.as_ref().map(|told| told.own.token)).collect();
+    let wanted: Vec<_> = match r.sampling.telling.prompt {
+        Some(_) => std::iter::once(None).chain(r.prompt[1..].iter().map(|token| Some(*token))).collect(),
+        None => Vec::new(),
+    };
+    assert_eq!(told, wanted, "request {} was told of its prompt", r.id);
 }
 
 /// The text of a request alone, with the same chance of ending.

@@ -1,0 +1,189 @@
+//! How tokens are drawn, every value settled. For the backend's samplers; the core reads little of it.
+
+use super::breakers::Breakers;
+use super::ids::Token;
+use super::logprobs::Telling;
+pub use crate::options::SamplerKind;
+use crate::options::{RequestOptions, StartOptions, TokenOrText};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// Where repetitions end for DRY, where the request does not say: llama.cpp's.
+const DRY_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
+
+/// How the tokens of one request are drawn.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SamplingParams {
+    /// 0 is greedy.
+    pub temp: f32,
+    /// How far the temperature follows the entropy up and down; 0 is off.
+    pub dynatemp_range: f32,
+    /// How it follows.
+    pub dynatemp_exponent: f32,
+    /// 0 means all.
+    pub top_k: u32,
+    /// 1 means all.
+    pub top_p: f32,
+    /// 0 means all.
+    pub min_p: f32,
+    /// 1 means all.
+    pub typical_p: f32,
+    /// 0 means all. Unit: standard deviations.
+    pub top_n_sigma: f32,
+    /// 0 is off.
+    pub xtc_probability: f32,
+    /// Above 0.5 is off.
+    pub xtc_threshold: f32,
+    /// 1 is off.
+    pub penalty_repeat: f32,
+    /// 0 is off.
+    pub penalty_freq: f32,
+    /// 0 is off.
+    pub penalty_present: f32,
+    /// Last tokens that penalties look at, prompt included; -1 means all.
+    pub penalty_last_n: i32,
+    /// 0 is off.
+    pub dry_multiplier: f32,
+    /// Below 1 is off.
+    pub dry_base: f32,
+    /// Repetitions up to so many tokens cost nothing.
+    pub dry_allowed_length: u32,
+    /// Last tokens that DRY looks at, prompt included; -1 means all.
+    pub dry_penalty_last_n: i32,
+    /// What no repetition goes beyond.
+    pub dry_breakers: Option<Arc<Breakers>>,
+    /// 0 is off; 1 or 2 the version.
+    pub mirostat: u32,
+    /// The target surprise. Unit: bits.
+    pub mirostat_tau: f32,
+    /// How fast it is approached.
+    pub mirostat_eta: f32,
+    /// The links of the chain, in order; none means llama.cpp's.
+    pub samplers: Option<Arc<[SamplerKind]>>,
+    /// Which tokens are likelier than the model has them, or may not be drawn.
+    pub tokens: Option<Arc<TokenRules>>,
+    /// What is told of each token.
+    pub telling: Telling,
+    /// The seed of this request's random stream.
+    pub seed: u64,
+    /// Tokens of the model's own that end a generation are never drawn.
+    pub ignore_eos: bool,
+    /// Nothing that would end the generation is drawn until so many tokens are; only limits end it before.
+    pub min_tokens: u32,
+}
+
+impl SamplingParams {
+    /// Every link off, at temperature 1.
+    pub const OFF: Self = Self {
+        temp: 1.0,
+        dynatemp_range: 0.0,
+        dynatemp_exponent: 1.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        typical_p: 1.0,
+        top_n_sigma: 0.0,
+        xtc_probability: 0.0,
+        xtc_threshold: 0.1,
+        penalty_repeat: 1.0,
+        penalty_freq: 0.0,
+        penalty_present: 0.0,
+        penalty_last_n: 64,
+        dry_multiplier: 0.0,
+        dry_base: 1.75,
+        dry_allowed_length: 2,
+        dry_penalty_last_n: 64,
+        dry_breakers: None,
+        mirostat: 0,
+        mirostat_tau: 5.0,
+        mirostat_eta: 0.1,
+        samplers: None,
+        tokens: None,
+        telling: Telling::NOTHING,
+        seed: 0,
+        ignore_eos: false,
+        min_tokens: 0,
+    };
+
+    /// The values of a request where it gave them, the engine's otherwise.
+    pub(super) fn draft(options: &RequestOptions, engine: &StartOptions, fresh_seed: u64) -> Self {
+        macro_rules! or_the_engine_s {
+            ($($name:ident),*) => { Self { $($name: options.$name.unwrap_or(engine.$name),)* ..Self::OFF } };
+        }
+        let telling = Telling {
+            drawn: options.logprobs,
+            prompt: options.prompt_logprobs,
+            after_sampling: options.post_sampling_logprobs,
+        };
+        Self {
+            samplers: options.samplers.as_ref().map(|order| order.0.as_slice().into()),
+            telling,
+            seed: options.seed.or(engine.seed).unwrap_or(fresh_seed),
+            ignore_eos: options.ignore_eos,
+            min_tokens: options.min_tokens,
+            ..or_the_engine_s!(
+                temp,
+                dynatemp_range,
+                dynatemp_exponent,
+                top_k,
+                top_p,
+                min_p,
+                typical_p,
+                top_n_sigma,
+                xtc_probability,
+                xtc_threshold,
+                penalty_repeat,
+                penalty_freq,
+                penalty_present,
+                penalty_last_n,
+                dry_multiplier,
+                dry_base,
+                dry_allowed_length,
+                dry_penalty_last_n,
+                mirostat,
+                mirostat_tau,
+                mirostat_eta
+            )
+        }
+    }
+}
+
+/// What a request says of single tokens.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TokenRules {
+    /// Added to their logits; -inf bans.
+    pub bias: Vec<(Token, f32)>,
+    /// No others are drawn; none means all.
+    pub allowed: Option<Vec<Token>>,
+    /// Sequences of two tokens or more that are not completed.
+    pub banned_sequences: Vec<Vec<Token>>,
+}
+
+/// What a request says in words, until the vocabulary makes tokens of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Words {
+    /// Added to the logits of these; -inf bans.
+    pub logit_bias: Vec<(TokenOrText, f32)>,
+    /// Tokens that are not drawn.
+    pub banned: Vec<u32>,
+    /// No others are drawn; none means all.
+    pub allowed: Option<Vec<u32>>,
+    /// Texts that are not completed.
+    pub bad_words: Vec<String>,
+    /// Where repetitions end for DRY.
+    pub dry_breakers: Vec<String>,
+}
+
+impl Words {
+    /// What a request says in words.
+    pub(super) fn draft(options: &RequestOptions) -> Self {
+        let breakers = options.dry_sequence_breakers.clone();
+        Self {
+            logit_bias: options.logit_bias.as_ref().map(|bias| bias.0.clone()).unwrap_or_default(),
+            banned: options.banned_token_ids.clone().unwrap_or_default(),
+            allowed: options.allowed_token_ids.clone(),
+            bad_words: options.bad_words.clone().unwrap_or_default().0,
+            dry_breakers: breakers.map_or_else(|| DRY_BREAKERS.map(String::from).to_vec(), |texts| texts.0),
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What a request says in words, once the vocabulary makes tokens of it. On the caller's thread, before the queue.
+
+use super::lock;
+use super::prompt::{Model, Prompt};
+use crate::backend::Tokenizer;
+use crate::core::{Breakers, Request, Token, TokenRules, Words};
+use crate::error::Error;
+use crate::options::TokenOrText;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+/// Breakers that are remembered: each took a look at the whole vocabulary.
+const MAX_KNOWN: usize = 64;
+
+/// A request's prompt, and what else of it waits for the vocabulary.
+pub(super) struct Asked {
+    pub(super) prompt: Prompt,
+    pub(super) words: Words,
+    /// Answers.
+    pub(super) n: u32,
+}
+
+/// Makes tokens of words, and remembers what was costly.
+#[derive(Default)]
+pub(super) struct Settler {
+    breakers: Mutex<BTreeMap<String, Arc<Breakers>>>,
+}
+
+impl Settler {
+    /// Complete a request.
+    pub(super) fn settle(&self, asked: Asked, model: &Model, request: &mut Request) -> Result<(), Error> {
+        let Asked { prompt, words, n: _ } = asked;
+        request.prompt = prompt.tokens(model)?;
+        let tokenizer = &*model.tokenizer;
+        request.sampling.tokens = token_rules(&words, tokenizer)?;
+        if request.sampling.dry_multiplier > 0.0 {
+            request.sampling.dry_breakers = Some(self.breakers(&words, tokenizer));
+        }
+        Ok(())
+    }
+
+    fn breakers(&self, words: &Words, tokenizer: &dyn Tokenizer) -> Arc<Breakers> {
+        let mut all = Breakers::default();
+        for text in words.dry_breakers.iter().filter(|text| !text.is_empty()) {
+            let known = lock(&self.breakers).get(text).cloned();
+            let one = known.unwrap_or_else(|| {
+                let one = Arc::new(breakers_of(text, tokenizer));
+                let mut known = lock(&self.breakers);
+                if known.len() >= MAX_KNOWN {
+                    known.clear();
+                }
+                known.insert(text.clone(), Arc::clone(&one));
+                one
+            });
+            all.join(&one);
+        }
+        Arc::new(all)
+    }
+}
+
+fn breakers_of(text: &str, tokenizer: &dyn Tokenizer) -> Breakers {
+    let pieces = (0..tokenizer.n_vocab() as Token).map(|token| (token, tokenizer.piece(token, true)));
+    let mut breakers = Breakers::default();
+    breakers.add(text.as_bytes(), pieces, |rest| {
+        tokenizer.tokenize(&String::from_utf8_lossy(rest), false, false).unwrap_or_default()
+    });
+    breakers
+}
+
+/// What is said of single tokens; none where that is nothing.
+fn token_rules(words: &Words, tokenizer: &dyn Tokenizer) -> Result<Option<Arc<TokenRules>>, Error> {
+    let check = |option: &str, token: u32| match Token::try_from(token) {
+        Ok(token) if is_known(tokenizer, token) => Ok(token),
+        Ok(_) | Err(_) => Err(unknown(option, token, tokenizer)),
+    };
+    let mut rules = TokenRules::default();
+    let mut biases: BTreeMap<Token, f32> = BTreeMap::new();
+    for (named, bias) in &words.logit_bias {
+        let tokens = match named {
+            TokenOrText::Token(token) => vec![check("logit_bias", *token)?],
+            TokenOrText::Text(text) => tokenizer.tokenize(text, false, true)?,
+        };
+        for token in tokens {
+            *biases.entry(token).or_insert(0.0) += bias;
+        }
+    }
+    for token in &words.banned {
+        biases.insert(check("banned_token_ids", *token)?, f32::NEG_INFINITY);
+    }
+    for word in &words.bad_words {
+        for text in [word.clone(), format!(" {word}")] {
+            let sequence = tokenizer.tokenize(&text, false, false)?;
+            match *sequence {
+                [] => {}
+                [token] => drop(biases.insert(token, f32::NEG_INFINITY)),
+                [..] => rules.banned_sequences.push(sequence),
+            }
+        }
+    }
+    if let Some(allowed) = &words.allowed {
+        let mut allowed: Vec<Token> =
+            allowed.iter().map(|token| check("allowed_token_ids", *token)).collect::<Result<_, _>>()?;
+        allowed.sort_unstable();
+        allowed.dedup();
+        if allowed.iter().all(|token| biases.get(token) == Some(&f32::NEG_INFINITY)) {
+            return Err(Error::Option("allowed_token_ids leaves no token that may be drawn".into()));
+        }
+        rules.allowed = Some(allowed);
+    }
+    rules.bias = biases.into_iter().collect();
+    Ok((rules != TokenRules::default()).then(|| Arc::new(rules)))
+}
+
+fn is_known(tokenizer: &dyn Tokenizer, token: Token) -> bool {
+    u32::try_from(token).is_ok_and(|token| token < tokenizer.n_vocab())
+}
+
+fn unknown(option: &str, token: impl std::fmt::Display, tokenizer: &dyn Tokenizer) -> Error {
+    Error::Option(format!("{option} holds {token}, which is no token: there are {} of them", tokenizer.n_vocab()))
+}
