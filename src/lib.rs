@@ -6,6 +6,7 @@ pub mod backend;
 pub mod core;
 pub mod engine;
 pub mod error;
+pub mod grammar;
 pub mod options;
 #[cfg(feature = "python")]
 mod py;

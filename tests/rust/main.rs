@@ -9,6 +9,7 @@
 )]
 
 mod engine;
+mod grammar;
 #[cfg(feature = "llama")]
 mod llama;
 mod sampling;
