@@ -87,6 +87,9 @@ pub enum Error {
     /// The chat template is missing or failed.
     #[error("{0}")]
     Template(String),
+    /// A grammar or a schema is wrong, costs too much, or was given beside another one.
+    #[error("{0}")]
+    Grammar(String),
     /// A session could not be saved or loaded.
     #[error("{0}")]
     Session(String),
@@ -115,6 +118,7 @@ impl Error {
             Self::ContextFull { .. } => "context_full",
             Self::Prompt(_) => "invalid_prompt",
             Self::Template(_) => "invalid_template",
+            Self::Grammar(_) => "invalid_grammar",
             Self::Session(_) => "session",
             Self::SessionNotFound(_) => "session_not_found",
             Self::Inference(_) => "inference_failed",
@@ -135,6 +139,7 @@ impl Error {
             | Self::ContextFull { .. }
             | Self::Prompt(_)
             | Self::Template(_)
+            | Self::Grammar(_)
             | Self::Session(_)
             | Self::SessionNotFound(_) => false,
         }

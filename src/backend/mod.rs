@@ -4,8 +4,9 @@
 pub mod llama;
 pub mod sim;
 
-use crate::core::{DecodeOutcome, Limits, Op, OpResult, Row, Token};
+use crate::core::{Constraint, DecodeOutcome, Limits, Op, OpResult, Row, Token};
 use crate::error::Error;
+use crate::grammar::{Compiler, Grammar, GrammarSource, Matcher, Vocabulary};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -47,4 +48,33 @@ pub trait Tokenizer: Send + Sync {
 
     /// Whether the token ends a generation.
     fn is_eog(&self, token: Token) -> bool;
+
+    /// What an answer must look like, ready for samplers. Compiled once, and kept for a while.
+    ///
+    /// # Errors
+    /// [`Error::Grammar`] where it is wrong, or costs too much.
+    fn compile(&self, source: &GrammarSource) -> Result<Grammar, Error> {
+        let _ = source;
+        Err(Error::Grammar("this model has no vocabulary that a grammar could be over".into()))
+    }
+}
+
+/// A request's place in its grammar, where it has one.
+fn matcher(constraint: Option<&Constraint>, tokenizer: &dyn Tokenizer) -> Result<Option<Matcher>, Error> {
+    let Some(constraint) = constraint else { return Ok(None) };
+    let known = constraint.compiled.0.as_ref().and_then(|compiled| compiled.downcast_ref::<Grammar>());
+    let grammar = known.map_or_else(|| tokenizer.compile(&constraint.source), |known| Ok(known.clone()))?;
+    if constraint.triggers.is_empty() {
+        return Ok(Some(Matcher::new(&grammar)));
+    }
+    Matcher::lazy(&grammar, constraint.triggers.clone()).map(Some).map_err(Error::Grammar)
+}
+
+/// A grammar compiler over a tokenizer's vocabulary.
+fn compiler(tokenizer: &dyn Tokenizer) -> Result<Compiler, Error> {
+    let all = 0..tokenizer.n_vocab() as Token;
+    let eog: Vec<Token> = all.clone().filter(|token| tokenizer.is_eog(*token)).collect();
+    // A control token has no bytes of its own.
+    let tokens = all.map(|token| tokenizer.piece(token, false)).map(|piece| (piece.clone(), piece.is_empty()));
+    Vocabulary::new(tokens, &eog).and_then(Compiler::new).map_err(Error::Grammar)
 }

@@ -199,7 +199,7 @@ impl Scheduler {
     fn apply_row(&mut self, now: Time, row: RowOutcome) {
         let id = row.request;
         match row.drawn {
-            Err(reason) => self.end(now, id, Err(Error::Inference(reason))),
+            Err(error) => self.end(now, id, Err(error)),
             Ok(drawn) => {
                 for token in drawn {
                     if self.live.get(&id).is_none_or(|live| live.doomed.is_some()) {
@@ -240,6 +240,8 @@ impl Scheduler {
         }
         if live.stopped_by.is_some() {
             self.end(now, id, Ok(FinishReason::Stop));
+        } else if drawn.is_last {
+            self.end(now, id, Ok(FinishReason::Eog));
         } else if live.n_generated() >= live.request.max_tokens {
             self.end(now, id, Ok(FinishReason::MaxTokens));
         } else if live.n_tokens() > n_ctx_seq {

@@ -4,8 +4,9 @@ use super::breakers::Breakers;
 use super::ids::Token;
 use super::logprobs::Telling;
 pub use crate::options::SamplerKind;
-use crate::options::{RequestOptions, StartOptions, TokenOrText};
+use crate::options::{GrammarSource, RequestOptions, StartOptions, TokenOrText};
 use serde::{Deserialize, Serialize};
+use std::any::Any;
 use std::sync::Arc;
 
 /// Where repetitions end for DRY, where the request does not say: llama.cpp's.
@@ -62,6 +63,8 @@ pub struct SamplingParams {
     pub samplers: Option<Arc<[SamplerKind]>>,
     /// Which tokens are likelier than the model has them, or may not be drawn.
     pub tokens: Option<Arc<TokenRules>>,
+    /// What the answer must look like.
+    pub constraint: Option<Arc<Constraint>>,
     /// What is told of each token.
     pub telling: Telling,
     /// The seed of this request's random stream.
@@ -99,6 +102,7 @@ impl SamplingParams {
         mirostat_eta: 0.1,
         samplers: None,
         tokens: None,
+        constraint: None,
         telling: Telling::NOTHING,
         seed: 0,
         ignore_eos: false,
@@ -159,6 +163,35 @@ pub struct TokenRules {
     pub banned_sequences: Vec<Vec<Token>>,
 }
 
+/// What the answer must look like.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Constraint {
+    /// As the caller said it.
+    pub source: GrammarSource,
+    /// Texts from which on it holds; none means from the beginning.
+    pub triggers: Vec<String>,
+    /// What was compiled of it, for a sampler in this process.
+    #[serde(skip)]
+    pub compiled: Compiled,
+}
+
+/// A compiled grammar, of which the core knows nothing.
+#[derive(Clone, Default)]
+pub struct Compiled(pub Option<Arc<dyn Any + Send + Sync>>);
+
+impl std::fmt::Debug for Compiled {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.0.is_some() { "compiled" } else { "not compiled" })
+    }
+}
+
+impl PartialEq for Compiled {
+    /// The source says what it is.
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
 /// What a request says in words, until the vocabulary makes tokens of it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Words {
@@ -172,18 +205,29 @@ pub struct Words {
     pub bad_words: Vec<String>,
     /// Where repetitions end for DRY.
     pub dry_breakers: Vec<String>,
+    /// What the answer must look like: one of these at most.
+    pub grammars: Vec<GrammarSource>,
+    /// Texts from which on it holds.
+    pub triggers: Vec<String>,
 }
 
 impl Words {
     /// What a request says in words.
     pub(super) fn draft(options: &RequestOptions) -> Self {
         let breakers = options.dry_sequence_breakers.clone();
+        let root = &options.grammar_root;
+        let gbnf = options.grammar.clone().map(|text| GrammarSource::Gbnf { text, root: root.clone() });
+        let schema = options.json_schema.clone().map(|schema| GrammarSource::JsonSchema(schema.0));
+        let regex = options.regex.clone().map(GrammarSource::Regex);
+        let choice = options.choice.clone().map(|texts| GrammarSource::Choice(texts.0));
         Self {
             logit_bias: options.logit_bias.as_ref().map(|bias| bias.0.clone()).unwrap_or_default(),
             banned: options.banned_token_ids.clone().unwrap_or_default(),
             allowed: options.allowed_token_ids.clone(),
             bad_words: options.bad_words.clone().unwrap_or_default().0,
             dry_breakers: breakers.map_or_else(|| DRY_BREAKERS.map(String::from).to_vec(), |texts| texts.0),
+            grammars: [gbnf, schema, regex, choice].into_iter().flatten().collect(),
+            triggers: options.grammar_triggers.clone().unwrap_or_default().0,
         }
     }
 }

@@ -8,6 +8,7 @@ use super::logprobs::{Scored, TokenLogprobs};
 use super::memory::{CellCost, MemoryKind, StateSize};
 use super::params::SamplingParams;
 use super::transfer::TransferId;
+use crate::error::Error;
 use crate::options::Key;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -275,6 +276,8 @@ pub struct Drawn {
     pub piece: Vec<u8>,
     /// Whether it ends the generation.
     pub is_eog: bool,
+    /// Whether its grammar lets nothing follow.
+    pub is_last: bool,
     /// How likely it was, where the request wants to know.
     pub told: Option<Box<TokenLogprobs>>,
 }
@@ -286,7 +289,7 @@ pub struct RowOutcome {
     pub request: RequestId,
     /// The tokens drawn, in order (several under speculation), or why its sampler failed: then this request fails,
     /// and no other.
-    pub drawn: Result<Vec<Drawn>, String>,
+    pub drawn: Result<Vec<Drawn>, Error>,
 }
 
 /// How a forward pass ended.

@@ -3,7 +3,7 @@
 use super::lock;
 use super::prompt::{Model, Prompt};
 use crate::backend::Tokenizer;
-use crate::core::{Breakers, Request, Token, TokenRules, Words};
+use crate::core::{Breakers, Compiled, Constraint, Request, Token, TokenRules, Words};
 use crate::error::Error;
 use crate::options::TokenOrText;
 use std::collections::BTreeMap;
@@ -33,6 +33,7 @@ impl Settler {
         request.prompt = prompt.tokens(model)?;
         let tokenizer = &*model.tokenizer;
         request.sampling.tokens = token_rules(&words, tokenizer)?;
+        request.sampling.constraint = constraint(&words, tokenizer)?;
         if request.sampling.dry_multiplier > 0.0 {
             request.sampling.dry_breakers = Some(self.breakers(&words, tokenizer));
         }
@@ -65,6 +66,20 @@ fn breakers_of(text: &str, tokenizer: &dyn Tokenizer) -> Breakers {
         tokenizer.tokenize(&String::from_utf8_lossy(rest), false, false).unwrap_or_default()
     });
     breakers
+}
+
+/// What the answer must look like, compiled.
+fn constraint(words: &Words, tokenizer: &dyn Tokenizer) -> Result<Option<Arc<Constraint>>, Error> {
+    let source = match &*words.grammars {
+        [] if words.triggers.is_empty() => return Ok(None),
+        [] => return Err(Error::Grammar("grammar_triggers without a grammar".into())),
+        [source] => source.clone(),
+        [_, _, ..] => {
+            return Err(Error::Grammar("of grammar, json_schema, regex and choice a request has one".into()));
+        }
+    };
+    let compiled = Compiled(Some(Arc::new(tokenizer.compile(&source)?)));
+    Ok(Some(Arc::new(Constraint { source, triggers: words.triggers.clone(), compiled })))
 }
 
 /// What is said of single tokens; none where that is nothing.

@@ -1,8 +1,8 @@
 //! Compiles grammars, and keeps what it compiled.
 
 use super::guarded;
-use super::source::GrammarSource;
 use super::vocabulary::Vocabulary;
+use crate::options::GrammarSource;
 use llguidance::api::{GrammarInit, ParserLimits};
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::InferenceCapabilities;

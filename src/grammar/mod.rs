@@ -16,9 +16,9 @@ mod schema;
 mod source;
 mod vocabulary;
 
+pub use crate::options::GrammarSource;
 pub use compiler::{Compiler, Grammar};
 pub use matcher::Matcher;
-pub use source::GrammarSource;
 pub use vocabulary::Vocabulary;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,32 +1,14 @@
 //! What a request can say about the form of its answer.
 
 use super::{MAX_SOURCE_BYTES, gbnf, schema};
+use crate::options::GrammarSource;
 use llguidance::JsonCompileOptions;
 use llguidance::api::TopLevelGrammar;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fmt::Write;
 
 /// The most texts of a choice.
 const MAX_CHOICES: usize = 10_000;
-
-/// What the answer must look like.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum GrammarSource {
-    /// A grammar in llama.cpp's language, and the rule that it starts with.
-    Gbnf {
-        /// The rules.
-        text: String,
-        /// The rule that the whole answer matches.
-        root: String,
-    },
-    /// A JSON schema, as JSON text.
-    JsonSchema(String),
-    /// A regular expression in Rust's syntax that the whole answer matches.
-    Regex(String),
-    /// One of these texts exactly.
-    Choice(Vec<String>),
-}
 
 impl GrammarSource {
     /// Bytes that it takes.

@@ -3,14 +3,16 @@
 //! `tools/gen_options.py` renders Python's signatures, the command line's flags and `docs/options.md` from them.
 //! A consumer destructures a struct without `..`, so that an option nobody reads does not compile.
 
+mod grammar;
 mod sampling;
 mod table;
 mod texts;
 mod value;
 
+pub use grammar::GrammarSource;
 pub use sampling::{LogitBias, SamplerKind, SamplerOrder, TokenOrText};
 pub use table::*;
-pub use texts::{Key, PathName, Texts};
+pub use texts::{JsonSchema, Key, PathName, Texts};
 pub use value::{
     AttentionType, BatchStrategy, CacheType, FlashAttention, OptionType, QueueFullPolicy, Range, RopeScaling,
     SplitMode, StrategyOption, Value,

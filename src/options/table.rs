@@ -1,8 +1,8 @@
 //! The two tables.
 
 use super::{
-    AttentionType, BatchStrategy, CacheType, FlashAttention, Key, LogitBias, OptionSpec, OptionType, Options, PathName,
-    QueueFullPolicy, Range, RopeScaling, SamplerOrder, SplitMode, StrategyOption, Texts, Value,
+    AttentionType, BatchStrategy, CacheType, FlashAttention, JsonSchema, Key, LogitBias, OptionSpec, OptionType,
+    Options, PathName, QueueFullPolicy, Range, RopeScaling, SamplerOrder, SplitMode, StrategyOption, Texts, Value,
 };
 use serde::{Deserialize, Serialize};
 
@@ -290,6 +290,18 @@ options! {
         post_sampling_logprobs: bool = false, alias ["post_sampling_probs"];
         /// Answers to the prompt, which is computed once. Each has a seed of its own, the first one's is the request's.
         n: u32 = 1, range 1.0..128.0, unit "answers";
+        /// Grammar that the answer keeps to, in llama.cpp's language (GBNF). Of `grammar`, `json_schema`, `regex` and `choice` a request has one.
+        grammar: Option<String> = None;
+        /// Rule of `grammar` that the whole answer matches.
+        grammar_root: String = "root".into();
+        /// JSON schema that the answer keeps to, which `Completion.parsed` then holds: a dict, JSON text, or a class of pydantic.
+        json_schema: Option<JsonSchema> = None;
+        /// Regular expression, in Rust's syntax, that the whole answer matches.
+        regex: Option<String> = None;
+        /// Texts of which the answer is one.
+        choice: Option<Texts> = None;
+        /// Texts from which on the grammar holds, in whichever of them comes first; what comes before is free. None means from the beginning.
+        grammar_triggers: Option<Texts> = None;
         /// Seed of the request's draws; None draws one, which the completion reports.
         seed: Option<u64> = None;
     }

@@ -85,3 +85,20 @@ impl OptionType for PathName {
         format!("{:?}", self.0)
     }
 }
+
+/// A JSON schema, as JSON text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JsonSchema(pub String);
+
+impl OptionType for JsonSchema {
+    const PYTHON: &'static str = "str | Mapping[str, Any] | type[Any]";
+    fn read(value: &Value, _: Option<Range>) -> Result<Self, String> {
+        let Value::Str(s) = value else {
+            return Err(format!("must be a dict, JSON text or a class of pydantic, not {}", value.type_name()));
+        };
+        Ok(Self(s.clone()))
+    }
+    fn to_python(&self) -> String {
+        format!("{:?}", self.0)
+    }
+}

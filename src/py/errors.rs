@@ -39,6 +39,7 @@ pub(super) fn to_exception<'py>(
         }
         Error::Prompt(_) => "PromptError",
         Error::Template(_) => "ChatTemplateError",
+        Error::Grammar(_) => "GrammarError",
         Error::Session(_) => "SessionError",
         Error::SessionNotFound(_) => "SessionNotFoundError",
         Error::Inference(_) => "InferenceError",
@@ -83,6 +84,7 @@ pub(super) fn error_samples(py: Python<'_>) -> PyResult<Vec<(String, bool, Bound
         Error::ContextFull { n_prompt_tokens: 9, n_ctx: 8 },
         Error::Prompt(text()),
         Error::Template(text()),
+        Error::Grammar(text()),
         Error::Inference(text()),
     ]
     .iter()

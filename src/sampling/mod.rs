@@ -22,6 +22,8 @@ pub use logprobs::Told;
 pub use pool::Pool;
 
 use crate::core::{SamplingParams, Telling, Token};
+use crate::error::Error;
+use crate::grammar::Matcher;
 use candidate::Candidate;
 use chain::{Chain, Left, Memory};
 use dry::Dry;
@@ -39,6 +41,7 @@ pub struct Sampler {
     dry: Option<Dry>,
     chain: Chain,
     mirostat: Option<Mirostat>,
+    constraint: Option<Matcher>,
     rng: Rng,
     telling: Telling,
     told: Option<Told>,
@@ -70,6 +73,7 @@ impl Sampler {
             dry: Dry::new(params, prompt).filter(|_| !with_mirostat),
             chain: Chain::new(params, n_vocab),
             mirostat: Mirostat::new(params, n_vocab),
+            constraint: None,
             rng: Rng::new(params.seed),
             telling: params.telling,
             told: None,
@@ -95,18 +99,30 @@ impl Sampler {
         Self { bans, ..self }
     }
 
+    /// Let it draw only what a grammar allows.
+    #[must_use]
+    pub fn constrained(self, constraint: Option<Matcher>) -> Self {
+        Self { constraint, ..self }
+    }
+
+    /// Whether its grammar lets nothing follow.
+    pub fn is_over(&self) -> bool {
+        self.constraint.as_ref().is_some_and(Matcher::is_over)
+    }
+
     /// Draw a token from one row of logits, which biases, bans and penalties edit in place, and remember it.
     ///
     /// # Errors
-    /// Where the row has another length than the vocabulary, or no token that can be drawn: all are NaN or -inf.
-    pub fn draw(&mut self, logits: &mut [f32]) -> Result<Token, String> {
+    /// Where the row has another length than the vocabulary, or no token that can be drawn: all are NaN or -inf; where
+    /// its grammar costs too much.
+    pub fn draw(&mut self, logits: &mut [f32]) -> Result<Token, Error> {
         let tells = self.telling.drawn.filter(|_| !self.telling.after_sampling);
         if tells.is_some() {
             self.raw.clear();
             self.raw.extend_from_slice(logits);
         }
         self.edit(logits)?;
-        let token = self.choose(logits).ok_or_else(nothing_left)?;
+        let token = self.choose_allowed(logits)?;
         if let Some(n_top) = tells {
             let row = Row::measure(&self.raw, &mut self.maxima).ok_or_else(nothing_left)?;
             self.told = Some(logprobs::tell(&row, token, n_top, &mut self.scratch));
@@ -124,9 +140,10 @@ impl Sampler {
     ///
     /// # Errors
     /// Where the row has another length than the vocabulary, or is no number.
-    pub fn score(&mut self, logits: &[f32], token: Token) -> Result<Told, String> {
+    pub fn score(&mut self, logits: &[f32], token: Token) -> Result<Told, Error> {
         let place = usize::try_from(token).ok().filter(|place| *place < logits.len() && logits.len() == self.n_vocab);
-        let place = place.ok_or_else(|| format!("a row of {} logits for token {token}", logits.len()))?;
+        let place =
+            place.ok_or_else(|| Error::Inference(format!("a row of {} logits for token {token}", logits.len())))?;
         let row = Row::measure(logits, &mut self.maxima).ok_or_else(nothing_left)?;
         Ok(logprobs::tell(&row, place, self.telling.prompt.unwrap_or(0), &mut self.scratch))
     }
@@ -136,7 +153,7 @@ impl Sampler {
     ///
     /// # Errors
     /// As [`Self::draw`].
-    pub fn distribution(&mut self, logits: &mut [f32]) -> Result<Vec<(Token, f64)>, String> {
+    pub fn distribution(&mut self, logits: &mut [f32]) -> Result<Vec<(Token, f64)>, Error> {
         self.edit(logits)?;
         let row = Row::measure(logits, &mut self.maxima).ok_or_else(nothing_left)?;
         let memory = Memory { penalties: self.penalties.as_ref(), dry: self.dry.as_ref(), chance: 0.0 };
@@ -158,9 +175,28 @@ impl Sampler {
         Ok(candidates.iter().map(|c| (c.token() as Token, weigh(c) / total)).collect())
     }
 
-    fn edit(&self, logits: &mut [f32]) -> Result<(), String> {
+    /// A token that the grammar allows: it looks at the one that is drawn first, and only where that is refused at all.
+    fn choose_allowed(&mut self, logits: &mut [f32]) -> Result<usize, Error> {
+        let before = self.mirostat;
+        let token = self.choose(logits).ok_or_else(nothing_left)?;
+        let Some(constraint) = &mut self.constraint else { return Ok(token) };
+        let token = if constraint.allows(token as Token).map_err(Error::Grammar)? {
+            token
+        } else {
+            constraint.mask(logits).map_err(Error::Grammar)?;
+            self.mirostat = before;
+            self.choose(logits).ok_or_else(nothing_left)?
+        };
+        if let Some(constraint) = &mut self.constraint {
+            constraint.accept(token as Token).map_err(Error::Grammar)?;
+        }
+        Ok(token)
+    }
+
+    fn edit(&self, logits: &mut [f32]) -> Result<(), Error> {
         if logits.len() != self.n_vocab {
-            return Err(format!("a row of {} logits for a vocabulary of {} tokens", logits.len(), self.n_vocab));
+            let what = format!("a row of {} logits for a vocabulary of {} tokens", logits.len(), self.n_vocab);
+            return Err(Error::Inference(what));
         }
         self.bans.apply(logits);
         let memory = Memory { penalties: self.penalties.as_ref(), dry: self.dry.as_ref(), chance: 0.0 };
@@ -213,6 +249,6 @@ fn pick_from(row: &Row<'_>, left: Left, uniform: f64, scratch: &mut Scratch) -> 
     }
 }
 
-fn nothing_left() -> String {
-    "the model gave no token that can be drawn: all logits are NaN or -inf".into()
+fn nothing_left() -> Error {
+    Error::Inference("the model gave no token that can be drawn: all logits are NaN or -inf".into())
 }

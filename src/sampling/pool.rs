@@ -2,6 +2,7 @@
 
 use super::Sampler;
 use crate::core::Token;
+use crate::error::Error;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::sync::{Mutex, PoisonError};
 
@@ -26,13 +27,13 @@ impl Pool {
 
     /// Draw from each row with its sampler, in the order of the rows. What a row gives depends on its sampler and its
     /// logits alone.
-    pub fn draw(&self, rows: &mut [(&mut Sampler, &mut [f32])]) -> Vec<Result<Token, String>> {
+    pub fn draw(&self, rows: &mut [(&mut Sampler, &mut [f32])]) -> Vec<Result<Token, Error>> {
         let n_logits: usize = rows.iter().map(|(_, logits)| logits.len()).sum();
         let helpers = self.helpers.as_ref().filter(|_| rows.len() > 1 && n_logits > WORTH_A_HELPER);
         let Some(helpers) = helpers else {
             return rows.iter_mut().map(|(sampler, logits)| sampler.draw(logits)).collect();
         };
-        let mut drawn: Vec<Result<Token, String>> = vec![Err(String::new()); rows.len()];
+        let mut drawn: Vec<Result<Token, Error>> = vec![Ok(0); rows.len()];
         let n_helpers = helpers.current_num_threads().min(rows.len() - 1);
         let todo = Mutex::new(rows.iter_mut().zip(&mut drawn));
         // Each thread takes the next row when it is done with one, so that a helper which wakes late costs nothing.

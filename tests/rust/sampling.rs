@@ -1,6 +1,7 @@
 //! The sampler against a reference that sorts everything and filters it exactly.
 
 use llama_batch::core::{SamplingParams, Token};
+use llama_batch::error::Error;
 use llama_batch::sampling::{Pool, Sampler};
 use proptest::prelude::*;
 
@@ -14,7 +15,7 @@ fn sampler(params: &SamplingParams, prompt: &[Token], logits: &[f32]) -> Sampler
 }
 
 /// One draw by a fresh sampler from a copy of the row.
-fn draw_once(params: &SamplingParams, prompt: &[Token], logits: &[f32]) -> Result<Token, String> {
+fn draw_once(params: &SamplingParams, prompt: &[Token], logits: &[f32]) -> Result<Token, Error> {
     sampler(params, prompt, logits).draw(&mut logits.to_vec())
 }
 

@@ -127,8 +127,8 @@ impl LlamaBackend {
         let (context, rules) = (&mut self.context, self.rules);
         match op {
             Op::Open { request, sampling, prompt, stop_tokens } => {
-                self.draws.open(*request, sampling, prompt, stop_tokens);
-                OpResult::Done
+                let opened = self.draws.open(*request, sampling, prompt, stop_tokens);
+                opened.map_or_else(|error| OpResult::Refused(error.to_string()), |()| OpResult::Done)
             }
             Op::Close(request) => {
                 self.draws.close(*request);

@@ -1,8 +1,9 @@
 //! The samplers of the requests, and what they draw from the rows of a pass.
 
 use super::model::Model;
-use crate::backend::Tokenizer;
+use crate::backend::{Tokenizer, matcher};
 use crate::core::{Drawn, Logprob, RequestId, Row, RowOutcome, SamplingParams, Scored, Token, TokenLogprobs};
+use crate::error::Error;
 use crate::sampling::{Pool, Sampler, Told};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,11 +34,13 @@ impl Draws {
         params: &SamplingParams,
         prompt: &Arc<[Token]>,
         stop_tokens: &[Token],
-    ) {
+    ) -> Result<(), Error> {
         let model = &self.model;
         let sampler = Sampler::new(params, prompt, model.n_vocab());
         let sampler = sampler.banning(params, prompt, model.eog(), stop_tokens, model.suppressed());
+        let sampler = sampler.constrained(matcher(params.constraint.as_deref(), &**model)?);
         self.of.insert(request, Drawing { sampler, prompt: Arc::clone(prompt) });
+        Ok(())
     }
 
     /// Drop it.
@@ -64,15 +67,23 @@ impl Draws {
         }
         let requests: Vec<RequestId> = drawing.iter().map(|(request, _)| *request).collect();
         let drawn = draw(&mut self.of, &self.pool, drawing);
-        let outcome = |(request, drawn): (RequestId, Result<(Token, Option<Told>), String>)| RowOutcome {
+        let outcome = |(request, drawn): (RequestId, Result<One, Error>)| RowOutcome {
             request,
-            drawn: drawn.map(|(token, told)| {
+            drawn: drawn.map(|One { token, told, is_last }| {
                 let told = told.map(|told| Box::new(with_text(model, told)));
-                vec![Drawn { token, piece: model.piece(token, false), is_eog: model.is_eog(token), told }]
+                vec![Drawn { token, piece: model.piece(token, false), is_eog: model.is_eog(token), is_last, told }]
             }),
         };
         (requests.into_iter().zip(drawn).map(outcome).collect(), scored)
     }
+}
+
+/// What came of one row.
+#[derive(Debug, PartialEq)]
+struct One {
+    token: Token,
+    told: Option<Told>,
+    is_last: bool,
 }
 
 /// What is told of a token, with the text of all tokens in it.
@@ -90,7 +101,7 @@ fn draw(
     of: &mut BTreeMap<RequestId, Drawing>,
     pool: &Pool,
     rows: Vec<(RequestId, &mut [f32])>,
-) -> Vec<Result<(Token, Option<Told>), String>> {
+) -> Vec<Result<One, Error>> {
     let mut order: Vec<(RequestId, usize)> = rows.iter().enumerate().map(|(i, (request, _))| (*request, i)).collect();
     order.sort_unstable();
     let mut owners: Vec<Option<&mut Sampler>> = order.iter().map(|_| None).collect();
@@ -99,24 +110,27 @@ fn draw(
             owners[order[i].1] = Some(&mut drawing.sampler);
         }
     }
-    let mut drawn: Vec<Result<(Token, Option<Told>), String>> = Vec::with_capacity(owners.len());
+    let mut drawn: Vec<Result<One, Error>> = Vec::with_capacity(owners.len());
     let mut work: Vec<(&mut Sampler, &mut [f32])> = Vec::with_capacity(owners.len());
     for (sampler, (_, row)) in owners.into_iter().zip(rows) {
         drawn.push(match sampler {
-            None => Err("the request has no sampler".into()),
-            Some(_) if row.iter().all(|logit| logit.is_nan()) => Err("the model computed no numbers (NaN)".into()),
+            None => Err(Error::Inference("the request has no sampler".into())),
+            Some(_) if row.iter().all(|logit| logit.is_nan()) => {
+                Err(Error::Inference("the model computed no numbers (NaN)".into()))
+            }
             Some(sampler) => {
                 work.push((sampler, row));
-                Ok((0, None))
+                Ok(One { token: 0, told: None, is_last: false })
             }
         });
     }
     let tokens = pool.draw(&mut work);
-    let mut told = work.into_iter().map(|(sampler, _)| sampler.take_told()).zip(tokens);
+    let told = |(sampler, _): (&mut Sampler, &mut [f32])| (sampler.take_told(), sampler.is_over());
+    let mut told = work.into_iter().map(told).zip(tokens);
     for slot in drawn.iter_mut().filter(|slot| slot.is_ok()) {
         *slot = match told.next() {
-            Some((told, token)) => token.map(|token| (token, told)),
-            None => Err("the sampler gave no token".into()),
+            Some(((told, is_last), token)) => token.map(|token| One { token, told, is_last }),
+            None => Err(Error::Inference("the sampler gave no token".into())),
         };
     }
     drawn
@@ -135,8 +149,8 @@ mod tests {
         // Requests come in the order of their sequences, not of their numbers.
         let rows = [9, 3, 5].map(RequestId).into_iter().zip(logits.iter_mut().map(|row| &mut row[..])).collect();
         let drawn = draw(&mut of, &Pool::new(1), rows);
-        assert_eq!(drawn[0], Ok((1, None)));
-        assert!(drawn[1].as_ref().is_err_and(|reason| reason.contains("NaN")));
-        assert_eq!(drawn[2], Ok((2, None)));
+        assert!(drawn[0].as_ref().is_ok_and(|one| one.token == 1));
+        assert!(drawn[1].as_ref().is_err_and(|reason| reason.to_string().contains("NaN")));
+        assert!(drawn[2].as_ref().is_ok_and(|one| one.token == 2));
     }
 }

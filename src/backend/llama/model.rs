@@ -19,6 +19,8 @@ pub struct Model {
     n_ctx_train: u32,
     /// Tokens that end a generation.
     eog: OnceLock<Vec<Token>>,
+    /// Made when the first grammar is asked for.
+    pub(super) grammars: OnceLock<Result<Compiler, Error>>,
     /// Making a context may adjust the model: one at a time.
     pub(super) making_context: Mutex<()>,
     pub(super) templates: OnceLock<Result<Mutex<Templates>, String>>,
@@ -50,6 +52,7 @@ impl Model {
             has_vocab: kind != sys::LLAMA_VOCAB_TYPE_NONE,
             n_ctx_train: n_ctx_train.max(0) as u32,
             eog: OnceLock::new(),
+            grammars: OnceLock::new(),
             making_context: Mutex::new(()),
             templates: OnceLock::new(),
         }

@@ -2,9 +2,10 @@
 
 use super::ffi::{self, guarded};
 use super::model::Model;
-use crate::backend::Tokenizer;
+use crate::backend::{Tokenizer, compiler};
 use crate::core::Token;
 use crate::error::Error;
+use crate::grammar::{Grammar, GrammarSource};
 
 /// Bytes that one token's text is first given room for.
 const PIECE: usize = 64;
@@ -116,5 +117,11 @@ impl Tokenizer for Model {
     fn is_eog(&self, token: Token) -> bool {
         // SAFETY: the vocabulary lives as long as the model; a token that is not of it is not found in the set.
         self.holds(token) && unsafe { llama_cpp_sys_2::llama_vocab_is_eog(self.vocab.as_ptr(), token) }
+    }
+
+    fn compile(&self, source: &GrammarSource) -> Result<Grammar, Error> {
+        self.need_vocab()?;
+        let compiler = self.grammars.get_or_init(|| compiler(self));
+        compiler.as_ref().map_err(Clone::clone)?.compile(source).map_err(Error::Grammar)
     }
 }

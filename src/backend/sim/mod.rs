@@ -21,6 +21,7 @@ use crate::core::{
     SamplingParams, Scored, SeqId, SeqPositions, Token,
 };
 use crate::core::{GOLDEN, mix};
+use crate::error::Error;
 use cells::{Cells, Saved};
 use disk::Stored;
 use sampler::Sampler;
@@ -216,7 +217,10 @@ impl SimBackend {
         if self.strikes(|fault| *fault == Fault::RefuseOpen, |rates| rates.refuse_open) {
             return OpResult::Refused("injected: no sampler".into());
         }
-        let sampler = Sampler::new(sampling, prompt, stop_tokens);
+        let sampler = match Sampler::new(&self.config, sampling, prompt, stop_tokens) {
+            Ok(sampler) => sampler,
+            Err(error) => return OpResult::Refused(error.to_string()),
+        };
         assert!(self.samplers.insert(request, sampler).is_none(), "request {request} has two samplers");
         OpResult::Done
     }
@@ -272,16 +276,27 @@ impl SimBackend {
 
     fn draw(&mut self, row: &Row) -> RowOutcome {
         if self.strikes(|fault| *fault == Fault::FailDraw, |rates| rates.fail_draw) {
-            return RowOutcome { request: row.request, drawn: Err("injected: the sampler failed".into()) };
+            return RowOutcome {
+                request: row.request,
+                drawn: Err(Error::Inference("injected: the sampler failed".into())),
+            };
         }
         let context = self.cells.hash_at(row.seq, row.pos);
         let last = row.token;
         let Some(sampler) = self.samplers.get_mut(&row.request) else {
-            return RowOutcome { request: row.request, drawn: Err("no sampler".into()) };
+            return RowOutcome { request: row.request, drawn: Err(Error::Inference("no sampler".into())) };
         };
-        let token = sampler.draw(context, last, &self.config);
-        let drawn =
-            Drawn { token, piece: tokenizer::piece(token), is_eog: token == tokenizer::EOG, told: sampler.told(token) };
+        let token = match sampler.draw(context, last, &self.config) {
+            Ok(token) => token,
+            Err(error) => return RowOutcome { request: row.request, drawn: Err(error) },
+        };
+        let drawn = Drawn {
+            token,
+            piece: tokenizer::piece(token),
+            is_eog: token == tokenizer::EOG,
+            is_last: sampler.is_over(),
+            told: sampler.told(token),
+        };
         RowOutcome { request: row.request, drawn: Ok(vec![drawn]) }
     }
 

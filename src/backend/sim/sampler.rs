@@ -1,7 +1,10 @@
 //! The simulated draw: a function of what the sequence holds, of the seed, and of how many tokens were drawn.
 
-use super::{SimConfig, tokenizer};
+use super::{SimConfig, SimTokenizer, tokenizer};
+use crate::backend::matcher;
 use crate::core::{Logprob, SamplingParams, Telling, Token, TokenLogprobs, mix};
+use crate::error::Error;
+use crate::grammar::Matcher;
 use crate::sampling::Bans;
 use std::sync::Arc;
 
@@ -13,29 +16,46 @@ pub(super) struct Sampler {
     seed: u64,
     n_drawn: u64,
     bans: Bans,
+    constraint: Option<Matcher>,
     telling: Telling,
     prompt: Arc<[Token]>,
 }
 
 impl Sampler {
-    pub(super) fn new(sampling: &SamplingParams, prompt: &Arc<[Token]>, stop_tokens: &[Token]) -> Self {
+    pub(super) fn new(
+        config: &SimConfig,
+        sampling: &SamplingParams,
+        prompt: &Arc<[Token]>,
+        stop_tokens: &[Token],
+    ) -> Result<Self, Error> {
         let seed = if sampling.temp > 0.0 { sampling.seed } else { 0 };
+        let constraint = matcher(sampling.constraint.as_deref(), &SimTokenizer::new(config))?;
         let bans = Bans::new(sampling, prompt, &[tokenizer::EOG], stop_tokens);
-        Self { seed, n_drawn: 0, bans, telling: sampling.telling, prompt: Arc::clone(prompt) }
+        Ok(Self { seed, n_drawn: 0, bans, constraint, telling: sampling.telling, prompt: Arc::clone(prompt) })
     }
 
     /// The next token, behind `last`, of a sequence with this hash.
-    pub(super) fn draw(&mut self, context: u64, last: Token, config: &SimConfig) -> Token {
+    pub(super) fn draw(&mut self, context: u64, last: Token, config: &SimConfig) -> Result<Token, Error> {
         self.n_drawn += 1;
         let hash = mix(context ^ mix(self.seed.wrapping_add(self.n_drawn)));
-        let mut tokens = (0..TRIES).map(|n| tokenizer::next_token(hash.wrapping_add(n << 40), last, config));
+        let tokens = (0..TRIES).map(|n| tokenizer::next_token(hash.wrapping_add(n << 40), last, config));
         let first = (hash % u64::from(config.n_vocab)) as Token;
-        let mut all = (first..config.n_vocab as Token).chain(0..first);
-        let token =
-            tokens.find(|token| !self.bans.holds(*token)).or_else(|| all.find(|token| !self.bans.holds(*token)));
-        let token = token.unwrap_or(tokenizer::EOG);
+        let mut any = tokens.chain(first..config.n_vocab as Token).chain(0..first);
+        let token = any.find(|token| !self.bans.holds(*token) && self.allows(*token)).unwrap_or(tokenizer::EOG);
+        if let Some(constraint) = &mut self.constraint {
+            constraint.accept(token).map_err(Error::Grammar)?;
+        }
         self.bans.accept(token);
-        token
+        Ok(token)
+    }
+
+    fn allows(&mut self, token: Token) -> bool {
+        self.constraint.as_mut().is_none_or(|constraint| constraint.allows(token) == Ok(true))
+    }
+
+    /// Whether its grammar lets nothing follow.
+    pub(super) fn is_over(&self) -> bool {
+        self.constraint.as_ref().is_some_and(Matcher::is_over)
     }
 
     /// What is told of a drawn token, where the request wants to know: made up, but the same each time.

@@ -1,9 +1,12 @@
 //! The simulated vocabulary: bytes, a few words, and a llama whose four bytes are four tokens.
 
 use super::SimConfig;
-use crate::backend::Tokenizer;
+use crate::backend::{Tokenizer, compiler};
 use crate::core::Token;
 use crate::error::Error;
+use crate::grammar::{Compiler, Grammar, GrammarSource};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Ends a generation.
 pub(super) const EOG: Token = 256;
@@ -42,6 +45,18 @@ impl Tokenizer for SimTokenizer {
 
     fn is_eog(&self, token: Token) -> bool {
         token == EOG
+    }
+
+    fn compile(&self, source: &GrammarSource) -> Result<Grammar, Error> {
+        // Two simulated vocabularies of one size are one.
+        static KNOWN: Mutex<BTreeMap<u32, Arc<Compiler>>> = Mutex::new(BTreeMap::new());
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let compiler = match known.get(&self.n_vocab) {
+            Some(compiler) => Arc::clone(compiler),
+            None => Arc::clone(known.entry(self.n_vocab).or_insert(Arc::new(compiler(self)?))),
+        };
+        drop(known);
+        compiler.compile(source).map_err(Error::Grammar)
     }
 }
 
