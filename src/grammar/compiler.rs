@@ -7,7 +7,6 @@ use llguidance::api::{GrammarInit, ParserLimits};
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::InferenceCapabilities;
 use llguidance::{Logger, ParserFactory, TokenParser};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Grammars kept, at most.
@@ -77,11 +76,7 @@ impl Compiler {
             return Ok(grammar);
         }
         let prototype = on_a_large_stack(|| self.parser(source)).map_err(|e| tidy(&e))?;
-        let inner = Inner {
-            prototype: Mutex::new(prototype),
-            vocabulary: self.vocabulary.clone(),
-            spent: AtomicBool::new(false),
-        };
+        let inner = Inner { prototype: Mutex::new(prototype), vocabulary: self.vocabulary.clone() };
         let grammar = Grammar(Arc::new(inner));
         self.keep(source, &grammar);
         Ok(grammar)
@@ -93,7 +88,7 @@ impl Compiler {
         let parser = self.factory.create_parser_from_init_ext(init, Logger::new(0, 0), capabilities, limits());
         let mut parser = parser.map_err(|e| format!("{e:#}"))?;
         parser.start_without_prompt();
-        // What allows nothing at its start allows nothing ever. The states that this builds are shared by all requests.
+        // What allows nothing at its start allows nothing ever. Each request starts with the states that this builds.
         parser.compute_mask().map_err(|e| format!("{e:#}"))?;
         parser.check_stop().map_err(|e| format!("{e:#}"))?;
         Ok(parser)
@@ -101,8 +96,6 @@ impl Compiler {
 
     fn find(&self, source: &GrammarSource) -> Option<Grammar> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        // One whose shared automaton ran out of its bounds is compiled anew.
-        kept.retain(|(_, grammar)| !grammar.0.spent.load(Ordering::Relaxed));
         let at = kept.iter().position(|(known, _)| known == source)?;
         let entry = kept.remove(at);
         let grammar = entry.1.clone();
@@ -156,8 +149,6 @@ struct Inner {
     /// At the start of the grammar; each request clones it.
     prototype: Mutex<TokenParser>,
     vocabulary: Vocabulary,
-    /// Whether a request ran out of the bounds of what clones share.
-    spent: AtomicBool,
 }
 
 impl std::fmt::Debug for Grammar {
@@ -167,17 +158,13 @@ impl std::fmt::Debug for Grammar {
 }
 
 impl Grammar {
-    /// A parser at the start of the grammar.
+    /// A parser at the start of the grammar, with an automaton of its own: where that runs out of its bounds, or a thread
+    /// is at work on it, no other request is concerned.
     pub(super) fn parser(&self) -> TokenParser {
         self.0.prototype.lock().unwrap_or_else(PoisonError::into_inner).deep_clone()
     }
 
     pub(super) fn vocabulary(&self) -> &Vocabulary {
         &self.0.vocabulary
-    }
-
-    /// A request failed in it: the next one gets it anew.
-    pub(super) fn spend(&self) {
-        self.0.spent.store(true, Ordering::Relaxed);
     }
 }

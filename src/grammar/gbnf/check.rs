@@ -86,7 +86,11 @@ fn leading(node: &Node, nullable: &[bool], found: &mut BTreeSet<usize>) -> bool 
             nullable[*rule]
         }
         Node::Seq(parts) => parts.iter().all(|part| leading(part, nullable, found)),
-        Node::Alt(options) => options.iter().fold(false, |empty, option| leading(option, nullable, found) || empty),
+        Node::Alt(options) => {
+            // Each is looked at, whatever the others are.
+            let empty: Vec<bool> = options.iter().map(|option| leading(option, nullable, found)).collect();
+            empty.contains(&true)
+        }
         Node::Repeat(part, min, max) => {
             // What is repeated no times stands nowhere.
             let empty = *max == Some(0) || leading(part, nullable, found);
@@ -118,7 +122,9 @@ fn left_recursion(rules: &Rules) -> Option<Vec<usize>> {
     for (index, rule) in rules.rules.iter().enumerate() {
         let mut found = BTreeSet::new();
         leading(&rule.body, &nullable, &mut found);
-        found.iter().for_each(|first| begins[*first].push(index));
+        for first in &found {
+            begins[*first].push(index);
+        }
         begins_with.push(found);
     }
     // Take away rules that begin with none that is left. Those that stay lead into a circle.

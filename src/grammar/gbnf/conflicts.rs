@@ -67,10 +67,10 @@ struct Pairs {
 }
 
 impl Pairs {
-    /// Each of these can start where each of those can.
-    fn add(&mut self, these: &Set, those: &Set, work: &mut u64) -> Option<()> {
+    /// Each of these can start where each of the others can.
+    fn add(&mut self, these: &Set, others: &Set, work: &mut u64) -> Option<()> {
         for &a in these {
-            for &b in those {
+            for &b in others {
                 *work = work.checked_sub(1)?;
                 let pair = (a.min(b), a.max(b));
                 if self.seen.insert(pair) {

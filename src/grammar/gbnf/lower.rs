@@ -120,7 +120,7 @@ impl<'a> Lowering<'a> {
     fn term(&self, node: &Node, terms: &mut Terms) -> Part {
         let body = match node {
             Node::Rule(rule) => &self.rules.rules[*rule].body,
-            other => other,
+            Node::Class(_) | Node::Seq(_) | Node::Alt(_) | Node::Repeat(..) => node,
         };
         let next = terms.of.len();
         let term = Part::Term(*terms.of.entry(body.clone()).or_insert(next));
@@ -167,7 +167,9 @@ fn measures(rules: &Rules) -> Vec<Measure> {
     for (index, rule) in rules.rules.iter().enumerate() {
         let mut names = BTreeSet::new();
         names_in(&rule.body, &mut names);
-        names.iter().for_each(|name| named_by[*name].push(index));
+        for name in &names {
+            named_by[*name].push(index);
+        }
         n_unknown.push(names.len());
     }
     let mut measures = vec![None; rules.rules.len()];

@@ -19,6 +19,9 @@ mod lark;
 mod lower;
 mod parse;
 mod tail;
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
+mod tests;
 
 use lower::{Broken, Lowering};
 

@@ -62,7 +62,7 @@ fn take_apart(node: &Node, rule: usize, options: &mut Vec<Vec<Node>>) -> Option<
             }
             _ => options.push(parts.clone()),
         },
-        _ => options.push(vec![node.clone()]),
+        Node::Class(_) | Node::Rule(_) | Node::Repeat(..) => options.push(vec![node.clone()]),
     }
     Some(())
 }

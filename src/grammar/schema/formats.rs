@@ -45,9 +45,7 @@ pub(super) fn narrow(schema: &mut Map<String, Value>) -> Result<(), String> {
     let narrower = serde_json::json!({ "pattern": pattern, "type": "string" });
     let narrower =
         serde_json::json!({ "anyOf": [narrower, { "type": ["null", "boolean", "number", "array", "object"] }] });
-    match schema.entry("allOf").or_insert_with(|| Value::Array(Vec::new())) {
-        Value::Array(all) => all.push(narrower),
-        _ => return Err("`allOf` is no list".into()),
-    }
+    let all = schema.entry("allOf").or_insert_with(|| Value::Array(Vec::new()));
+    all.as_array_mut().ok_or("`allOf` is no list")?.push(narrower);
     Ok(())
 }

@@ -68,10 +68,8 @@ const SINGLE: [&str; 3] = ["items", "additionalItems", "additionalProperties"];
 /// Read a schema, and make it one whose every answer validates.
 pub(super) fn checked(text: &str) -> Result<Value, String> {
     let mut root: Value = serde_json::from_str(text).map_err(|e| format!("the schema is no JSON: {e}"))?;
-    match &root {
-        Value::Bool(true) | Value::Object(_) => {}
-        Value::Bool(false) => return Err("the schema `false` allows no answer".into()),
-        _ => return Err("a schema is a JSON object or a boolean".into()),
+    if root == Value::Bool(false) {
+        return Err("the schema `false` allows no answer".into());
     }
     let mut walk = Walk::default();
     walk.part(String::new());
@@ -80,10 +78,10 @@ pub(super) fn checked(text: &str) -> Result<Value, String> {
         let Some(schema) = root.pointer_mut(path) else {
             return Err(format!("{}: the reference leads nowhere", shown(path)));
         };
-        match schema {
-            Value::Object(schema) => walk.visit(schema, &place).map_err(|e| format!("{}: {e}", shown(path)))?,
-            Value::Bool(_) => {}
-            _ => return Err(format!("{}: a schema is a JSON object or a boolean", shown(path))),
+        if let Some(schema) = schema.as_object_mut() {
+            walk.visit(schema, &place).map_err(|e| format!("{}: {e}", shown(path)))?;
+        } else if !schema.is_boolean() {
+            return Err(format!("{}: a schema is a JSON object or a boolean", shown(path)));
         }
     }
     let depth = walk.depth();
@@ -162,18 +160,16 @@ impl Walk {
         let path = &place.path;
         for (key, value) in schema {
             let key = key.as_str();
-            match value {
-                Value::Object(map) if DEFINITIONS.contains(&key) => {
-                    map.keys().for_each(|name| self.part(format!("{path}/{key}/{}", escaped(name))));
-                }
-                Value::Object(map) if OF_SCHEMAS.contains(&key) => {
-                    map.keys().for_each(|name| self.child(format!("{path}/{key}/{}", escaped(name)), place));
-                }
-                Value::Array(list) if LISTS.contains(&key) || key == "items" => {
-                    (0..list.len()).for_each(|i| self.child(format!("{path}/{key}/{i}"), place));
-                }
-                _ if SINGLE.contains(&key) => self.child(format!("{path}/{key}"), place),
-                _ => {}
+            let names = value.as_object().into_iter().flat_map(Map::keys);
+            let n_listed = value.as_array().map_or(0, Vec::len);
+            if DEFINITIONS.contains(&key) {
+                names.for_each(|name| self.part(format!("{path}/{key}/{}", escaped(name))));
+            } else if OF_SCHEMAS.contains(&key) {
+                names.for_each(|name| self.child(format!("{path}/{key}/{}", escaped(name)), place));
+            } else if LISTS.contains(&key) || (key == "items" && value.is_array()) {
+                (0..n_listed).for_each(|i| self.child(format!("{path}/{key}/{i}"), place));
+            } else if SINGLE.contains(&key) {
+                self.child(format!("{path}/{key}"), place);
             }
         }
     }
@@ -248,7 +244,7 @@ fn check_texts(schema: &Map<String, Value>) -> Result<(), String> {
             }
             Value::Array(items) => todo.extend(items),
             Value::Object(map) => todo.extend(map.values()),
-            _ => {}
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
         }
     }
     Ok(())

@@ -60,20 +60,17 @@ fn narrowed(pattern: &str) -> String {
 }
 
 fn escape(c: char, class: Option<bool>, out: &mut String) {
-    let narrow = match (c, class) {
+    let parts: &[&str] = match (c, class) {
         // What is excluded must be no less than in Python, what is included no more.
-        ('d', Some(true)) => "\\p{Nd}",
-        ('w', Some(true)) => WIDE_WORD,
-        ('s', Some(true)) => WIDE_SPACE,
-        ('D', None | Some(false)) => "\\P{Nd}",
-        ('W', None | Some(false)) => return out.push_str(&format!("[^{WIDE_WORD}]")),
-        ('S', None | Some(false)) => return out.push_str(&format!("[^{WIDE_SPACE}]")),
-        _ => {
-            out.push('\\');
-            return out.push(c);
-        }
+        ('d', Some(true)) => &["\\p{Nd}"],
+        ('w', Some(true)) => &[WIDE_WORD],
+        ('s', Some(true)) => &[WIDE_SPACE],
+        ('D', None | Some(false)) => &["\\P{Nd}"],
+        ('W', None | Some(false)) => &["[^", WIDE_WORD, "]"],
+        ('S', None | Some(false)) => &["[^", WIDE_SPACE, "]"],
+        _ => return out.extend(['\\', c]),
     };
-    out.push_str(narrow);
+    out.extend(parts.iter().copied());
 }
 
 #[cfg(test)]

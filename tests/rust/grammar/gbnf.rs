@@ -4,8 +4,12 @@ use super::*;
 
 fn check(text: &str, takes_all: &[&str], takes_none: &[&str]) {
     let grammar = compile(&gbnf(text)).unwrap_or_else(|e| panic!("{text}: {e}"));
-    takes_all.iter().for_each(|answer| assert!(takes(&grammar, answer), "{text} takes {answer:?}"));
-    takes_none.iter().for_each(|answer| assert!(!takes(&grammar, answer), "{text} does not take {answer:?}"));
+    for answer in takes_all {
+        assert!(takes(&grammar, answer), "{text} takes {answer:?}");
+    }
+    for answer in takes_none {
+        assert!(!takes(&grammar, answer), "{text} does not take {answer:?}");
+    }
 }
 
 fn refused(text: &str, reason: &str) {

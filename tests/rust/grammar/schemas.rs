@@ -9,8 +9,12 @@ fn schema(value: &Value) -> Result<Grammar, String> {
 
 fn check(value: &Value, takes_all: &[&str], takes_none: &[&str]) {
     let grammar = schema(value).unwrap_or_else(|e| panic!("{value}: {e}"));
-    takes_all.iter().for_each(|answer| assert!(takes(&grammar, answer), "{value} takes {answer}"));
-    takes_none.iter().for_each(|answer| assert!(!takes(&grammar, answer), "{value} does not take {answer}"));
+    for answer in takes_all {
+        assert!(takes(&grammar, answer), "{value} takes {answer}");
+    }
+    for answer in takes_none {
+        assert!(!takes(&grammar, answer), "{value} does not take {answer}");
+    }
 }
 
 fn refused(value: &Value, reason: &str) {

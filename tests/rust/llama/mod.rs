@@ -11,6 +11,7 @@
 mod account;
 mod chain;
 mod files;
+mod grammar;
 mod memory;
 mod passes;
 mod text;
