@@ -1,4 +1,4 @@
-"""JSON schemas as requests bring them, each with a prompt. Texts and lists are bounded: a small model comes to an end."""
+"""JSON schemas as requests bring them, each with a prompt. Texts and lists are bounded: a small model can end them."""
 
 from typing import Any
 
