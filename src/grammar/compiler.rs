@@ -89,7 +89,10 @@ impl Compiler {
         let mut parser = parser.map_err(|e| format!("{e:#}"))?;
         parser.start_without_prompt();
         // What allows nothing at its start allows nothing ever. Each request starts with the states that this builds.
-        parser.compute_mask().map_err(|e| format!("{e:#}"))?;
+        let nothing = "no answer can satisfy it: nothing is allowed at its start";
+        parser
+            .compute_mask()
+            .map_err(|e| if parser.stop_reason().is_ok() { nothing.into() } else { format!("{e:#}") })?;
         parser.check_stop().map_err(|e| format!("{e:#}"))?;
         Ok(parser)
     }

@@ -26,7 +26,7 @@ mod tests;
 use lower::{Broken, Lowering};
 
 /// Steps of looking for conflicts; after those the grammar is read character by character.
-const MAX_WORK: u64 = 5_000_000;
+const MAX_WORK: u64 = 1_000_000;
 
 /// Translate a grammar.
 pub(super) fn to_lark(text: &str, root: &str) -> Result<String, String> {

@@ -14,8 +14,8 @@ const MAX_STACKED: usize = 3;
 /// Times that a part may be repeated, at most; llama.cpp's bound.
 const MAX_TIMES: u32 = 2000;
 
-/// Rules, at most.
-const MAX_RULES: usize = 10_000;
+/// Rules, at most: what they cost to compile grows with their number, to some tenths of a second here.
+const MAX_RULES: usize = 2000;
 
 /// Read a grammar. An error begins with the line and the column.
 pub(crate) fn parse(text: &str, root: &str) -> Result<Rules, String> {

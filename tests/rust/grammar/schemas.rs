@@ -37,6 +37,7 @@ fn what_is_no_schema_is_refused() {
     }
     refused(&json!({ "properties": { "a": { "items": 3 } } }), "#/properties/a/items");
     refused(&json!({ "type": "text" }), "text");
+    refused(&json!({ "$ref": "#" }), "no answer can satisfy it");
 }
 
 #[test]
