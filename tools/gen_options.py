@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from llama_batch.errors import LlamaBatchError
     from llama_batch.generation import Generation
     from llama_batch.mapping import Map
-    from llama_batch.types import BatchStrategy, Completion, Key, Message, ModelSource, Prompt
+    from llama_batch.types import BatchStrategy, Completion, Key, Message, ModelSource, Prompt, Sampler
 
 
 class EngineApi(Submits):
@@ -56,7 +56,7 @@ OPTIONS_HEADER = f'''"""The option tables.
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from llama_batch.types import OptionSpec
 
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from os import PathLike
 
-    from llama_batch.types import BatchStrategy, Key
+    from llama_batch.types import BatchStrategy, Key, Sampler
 
 __all__ = ["REQUEST_OPTIONS", "START_OPTIONS", "RequestOptions", "StartOptions"]
 '''

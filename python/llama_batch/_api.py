@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from llama_batch.errors import LlamaBatchError
     from llama_batch.generation import Generation
     from llama_batch.mapping import Map
-    from llama_batch.types import BatchStrategy, Completion, Key, Message, ModelSource, Prompt
+    from llama_batch.types import BatchStrategy, Completion, Key, Message, ModelSource, Prompt, Sampler
 
 
 class EngineApi(Submits):
@@ -354,6 +354,13 @@ class EngineApi(Submits):
         prompt_logprobs: int | None = None,
         post_sampling_logprobs: bool = False,
         n: int = 1,
+        grammar: str | None = None,
+        grammar_root: str = "root",
+        json_schema: str | Mapping[str, Any] | type[Any] | None = None,
+        regex: str | None = None,
+        choice: str | Sequence[str] | None = None,
+        grammar_triggers: str | Sequence[str] | None = None,
+        sampler: Sampler | None = None,
         seed: int | None = None,
         n_predict: int | None = None,
         include_stop_str_in_output: bool | None = None,
@@ -445,6 +452,19 @@ class EngineApi(Submits):
                 instead of what the model gave.
             n: Answers to the prompt, which is computed once. Each has a seed of its own, the first one's is the
                 request's. Unit: answers. From 1 to 128.
+            grammar: Grammar that the answer keeps to, in llama.cpp's language (GBNF). Of `grammar`, `json_schema`,
+                `regex` and `choice` a request has one.
+            grammar_root: Rule of `grammar` that the whole answer matches.
+            json_schema: JSON schema that the answer keeps to, which `Completion.parsed` then holds: a dict, JSON text,
+                or a class of pydantic.
+            regex: Regular expression, in Rust's syntax, that the whole answer matches.
+            choice: Texts of which the answer is one.
+            grammar_triggers: Texts from which on the grammar holds, in whichever of them comes first; what comes before
+                is free. None means from the beginning.
+            sampler: Callable that draws in the place of the chain: it gets the logits of one row as an array of numpy,
+                with biases, bans, penalties and the grammar in them, and returns a token, or None to have the chain
+                draw from what it left in the array. It runs on a thread of its own while others go on, and must not
+                keep the array. `stall_timeout` is its limit.
             seed: Seed of the request's draws; None draws one, which the completion reports.
             n_predict: another name for `max_tokens`.
             include_stop_str_in_output: another name for `include_stop`.
@@ -515,6 +535,13 @@ class EngineApi(Submits):
             "prompt_logprobs": prompt_logprobs,
             "post_sampling_logprobs": post_sampling_logprobs,
             "n": n,
+            "grammar": grammar,
+            "grammar_root": grammar_root,
+            "json_schema": json_schema,
+            "regex": regex,
+            "choice": choice,
+            "grammar_triggers": grammar_triggers,
+            "sampler": sampler,
             "seed": seed,
         }
         aliases: dict[str, Any] = {
@@ -581,6 +608,13 @@ class EngineApi(Submits):
         prompt_logprobs: int | None = None,
         post_sampling_logprobs: bool = False,
         n: int = 1,
+        grammar: str | None = None,
+        grammar_root: str = "root",
+        json_schema: str | Mapping[str, Any] | type[Any] | None = None,
+        regex: str | None = None,
+        choice: str | Sequence[str] | None = None,
+        grammar_triggers: str | Sequence[str] | None = None,
+        sampler: Sampler | None = None,
         seed: int | None = None,
         n_predict: int | None = None,
         include_stop_str_in_output: bool | None = None,
@@ -672,6 +706,19 @@ class EngineApi(Submits):
                 instead of what the model gave.
             n: Answers to the prompt, which is computed once. Each has a seed of its own, the first one's is the
                 request's. Unit: answers. From 1 to 128.
+            grammar: Grammar that the answer keeps to, in llama.cpp's language (GBNF). Of `grammar`, `json_schema`,
+                `regex` and `choice` a request has one.
+            grammar_root: Rule of `grammar` that the whole answer matches.
+            json_schema: JSON schema that the answer keeps to, which `Completion.parsed` then holds: a dict, JSON text,
+                or a class of pydantic.
+            regex: Regular expression, in Rust's syntax, that the whole answer matches.
+            choice: Texts of which the answer is one.
+            grammar_triggers: Texts from which on the grammar holds, in whichever of them comes first; what comes before
+                is free. None means from the beginning.
+            sampler: Callable that draws in the place of the chain: it gets the logits of one row as an array of numpy,
+                with biases, bans, penalties and the grammar in them, and returns a token, or None to have the chain
+                draw from what it left in the array. It runs on a thread of its own while others go on, and must not
+                keep the array. `stall_timeout` is its limit.
             seed: Seed of the request's draws; None draws one, which the completion reports.
             n_predict: another name for `max_tokens`.
             include_stop_str_in_output: another name for `include_stop`.
@@ -743,6 +790,13 @@ class EngineApi(Submits):
             "prompt_logprobs": prompt_logprobs,
             "post_sampling_logprobs": post_sampling_logprobs,
             "n": n,
+            "grammar": grammar,
+            "grammar_root": grammar_root,
+            "json_schema": json_schema,
+            "regex": regex,
+            "choice": choice,
+            "grammar_triggers": grammar_triggers,
+            "sampler": sampler,
             "seed": seed,
         }
         aliases: dict[str, Any] = {
@@ -809,6 +863,13 @@ class EngineApi(Submits):
         prompt_logprobs: int | None = None,
         post_sampling_logprobs: bool = False,
         n: int = 1,
+        grammar: str | None = None,
+        grammar_root: str = "root",
+        json_schema: str | Mapping[str, Any] | type[Any] | None = None,
+        regex: str | None = None,
+        choice: str | Sequence[str] | None = None,
+        grammar_triggers: str | Sequence[str] | None = None,
+        sampler: Sampler | None = None,
         seed: int | None = None,
         n_predict: int | None = None,
         include_stop_str_in_output: bool | None = None,
@@ -900,6 +961,19 @@ class EngineApi(Submits):
                 instead of what the model gave.
             n: Answers to the prompt, which is computed once. Each has a seed of its own, the first one's is the
                 request's. Unit: answers. From 1 to 128.
+            grammar: Grammar that the answer keeps to, in llama.cpp's language (GBNF). Of `grammar`, `json_schema`,
+                `regex` and `choice` a request has one.
+            grammar_root: Rule of `grammar` that the whole answer matches.
+            json_schema: JSON schema that the answer keeps to, which `Completion.parsed` then holds: a dict, JSON text,
+                or a class of pydantic.
+            regex: Regular expression, in Rust's syntax, that the whole answer matches.
+            choice: Texts of which the answer is one.
+            grammar_triggers: Texts from which on the grammar holds, in whichever of them comes first; what comes before
+                is free. None means from the beginning.
+            sampler: Callable that draws in the place of the chain: it gets the logits of one row as an array of numpy,
+                with biases, bans, penalties and the grammar in them, and returns a token, or None to have the chain
+                draw from what it left in the array. It runs on a thread of its own while others go on, and must not
+                keep the array. `stall_timeout` is its limit.
             seed: Seed of the request's draws; None draws one, which the completion reports.
             n_predict: another name for `max_tokens`.
             include_stop_str_in_output: another name for `include_stop`.
@@ -970,6 +1044,13 @@ class EngineApi(Submits):
             "prompt_logprobs": prompt_logprobs,
             "post_sampling_logprobs": post_sampling_logprobs,
             "n": n,
+            "grammar": grammar,
+            "grammar_root": grammar_root,
+            "json_schema": json_schema,
+            "regex": regex,
+            "choice": choice,
+            "grammar_triggers": grammar_triggers,
+            "sampler": sampler,
             "seed": seed,
         }
         aliases: dict[str, Any] = {
@@ -1041,6 +1122,13 @@ class EngineApi(Submits):
         prompt_logprobs: int | None = None,
         post_sampling_logprobs: bool = False,
         n: int = 1,
+        grammar: str | None = None,
+        grammar_root: str = "root",
+        json_schema: str | Mapping[str, Any] | type[Any] | None = None,
+        regex: str | None = None,
+        choice: str | Sequence[str] | None = None,
+        grammar_triggers: str | Sequence[str] | None = None,
+        sampler: Sampler | None = None,
         seed: int | None = None,
         n_predict: int | None = None,
         include_stop_str_in_output: bool | None = None,
@@ -1110,6 +1198,13 @@ class EngineApi(Submits):
         prompt_logprobs: int | None = None,
         post_sampling_logprobs: bool = False,
         n: int = 1,
+        grammar: str | None = None,
+        grammar_root: str = "root",
+        json_schema: str | Mapping[str, Any] | type[Any] | None = None,
+        regex: str | None = None,
+        choice: str | Sequence[str] | None = None,
+        grammar_triggers: str | Sequence[str] | None = None,
+        sampler: Sampler | None = None,
         seed: int | None = None,
         n_predict: int | None = None,
         include_stop_str_in_output: bool | None = None,
@@ -1178,6 +1273,13 @@ class EngineApi(Submits):
         prompt_logprobs: int | None = None,
         post_sampling_logprobs: bool = False,
         n: int = 1,
+        grammar: str | None = None,
+        grammar_root: str = "root",
+        json_schema: str | Mapping[str, Any] | type[Any] | None = None,
+        regex: str | None = None,
+        choice: str | Sequence[str] | None = None,
+        grammar_triggers: str | Sequence[str] | None = None,
+        sampler: Sampler | None = None,
         seed: int | None = None,
         n_predict: int | None = None,
         include_stop_str_in_output: bool | None = None,
@@ -1273,6 +1375,19 @@ class EngineApi(Submits):
                 instead of what the model gave.
             n: Answers to the prompt, which is computed once. Each has a seed of its own, the first one's is the
                 request's. Unit: answers. From 1 to 128.
+            grammar: Grammar that the answer keeps to, in llama.cpp's language (GBNF). Of `grammar`, `json_schema`,
+                `regex` and `choice` a request has one.
+            grammar_root: Rule of `grammar` that the whole answer matches.
+            json_schema: JSON schema that the answer keeps to, which `Completion.parsed` then holds: a dict, JSON text,
+                or a class of pydantic.
+            regex: Regular expression, in Rust's syntax, that the whole answer matches.
+            choice: Texts of which the answer is one.
+            grammar_triggers: Texts from which on the grammar holds, in whichever of them comes first; what comes before
+                is free. None means from the beginning.
+            sampler: Callable that draws in the place of the chain: it gets the logits of one row as an array of numpy,
+                with biases, bans, penalties and the grammar in them, and returns a token, or None to have the chain
+                draw from what it left in the array. It runs on a thread of its own while others go on, and must not
+                keep the array. `stall_timeout` is its limit.
             seed: Seed of the request's draws; None draws one, which the completion reports.
             n_predict: another name for `max_tokens`.
             include_stop_str_in_output: another name for `include_stop`.
@@ -1344,6 +1459,13 @@ class EngineApi(Submits):
             "prompt_logprobs": prompt_logprobs,
             "post_sampling_logprobs": post_sampling_logprobs,
             "n": n,
+            "grammar": grammar,
+            "grammar_root": grammar_root,
+            "json_schema": json_schema,
+            "regex": regex,
+            "choice": choice,
+            "grammar_triggers": grammar_triggers,
+            "sampler": sampler,
             "seed": seed,
         }
         aliases: dict[str, Any] = {

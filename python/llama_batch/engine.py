@@ -15,6 +15,7 @@ from llama_batch._logs import start_draining
 from llama_batch._messages import as_json, as_plain
 from llama_batch._sessions import SessionsApi
 from llama_batch._source import is_uri, local_file, sim_settings
+from llama_batch._structured import settle
 from llama_batch._unique import Unique
 from llama_batch.errors import ChatTemplateError, EngineForkedError, LlamaBatchError, OptionError, PromptError
 from llama_batch.generation import Generation
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
+    from llama_batch._structured import Parser
     from llama_batch.types import BatchStrategy, Message, ModelSource, Prompt, StrategyView
 
 EXIT_TIMEOUT_S = 10.0
@@ -294,13 +296,22 @@ class Engine(Unique, SessionsApi, EngineApi):
         prompt: Prompt | Sequence[Message],
         options: dict[str, Any],
     ) -> Generation:
+        return self._send(mode, prompt, *settle(options))
+
+    def _send(
+        self,
+        mode: Literal["generate", "stream", "chat"],
+        prompt: Prompt | Sequence[Message],
+        options: dict[str, Any],
+        parser: Parser | None,
+    ) -> Generation:
         if mode != "chat":
-            return Generation(self, self.native.submit(prompt, options, mode == "stream"))
+            return Generation(self, self.native.submit(prompt, options, mode == "stream"), parser)
         try:
             messages, plain = as_json(prompt), as_plain(prompt)  # type: ignore[arg-type]
         except (ChatTemplateError, PromptError) as error:
             return Generation(self, self.native.submit_wrong(error.code, str(error), options, False))
-        return Generation(self, self.native.submit_chat(messages, plain, options, False))
+        return Generation(self, self.native.submit_chat(messages, plain, options, False), parser)
 
     def _map(
         self,
@@ -312,10 +323,11 @@ class Engine(Unique, SessionsApi, EngineApi):
         progress: bool,
         chat: bool,
     ) -> Map[Any]:
+        options, parser = settle(options)
         self.native.check(options)
         mode: Literal["chat", "generate"] = "chat" if chat else "generate"
         return Map(
-            lambda prompt: self._submit(mode, prompt, options),
+            lambda prompt: self._send(mode, prompt, options, parser),
             prompts,
             capacity=self.native.capacity,
             ordered=ordered,

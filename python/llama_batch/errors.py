@@ -27,6 +27,7 @@ __all__ = [
     "EngineCrashedError",
     "EngineForkedError",
     "EngineNotReadyError",
+    "GrammarError",
     "InferenceError",
     "LlamaBatchError",
     "ModelLoadError",
@@ -220,6 +221,12 @@ class ChatTemplateError(LlamaBatchError, ValueError):
     """The model has no chat template, the template failed, or the messages do not suit it."""
 
     code = "invalid_template"
+
+
+class GrammarError(LlamaBatchError, ValueError):
+    """A grammar, schema, regular expression or choice is wrong or costs too much; the message says where and why."""
+
+    code = "invalid_grammar"
 
 
 class SessionError(LlamaBatchError):

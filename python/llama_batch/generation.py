@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 from llama_batch._hub import current_hub, in_trio
+from llama_batch._structured import with_parser
 from llama_batch._unique import Unique
 from llama_batch.types import Chunk, Completion
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from llama_batch import _core
+    from llama_batch._structured import Parser
     from llama_batch.errors import LlamaBatchError
 
 
@@ -33,17 +35,19 @@ class Generation(Unique, Coroutine[Any, Any, Completion], Iterator[Chunk], Async
         >>> done = await task
     """
 
-    __slots__ = ("__weakref__", "_drivers", "_engine", "_ticket")
+    __slots__ = ("__weakref__", "_drivers", "_engine", "_parser", "_ticket")
 
-    def __init__(self, engine: object, ticket: _core.Ticket) -> None:
+    def __init__(self, engine: object, ticket: _core.Ticket, parser: Parser | None = None) -> None:
         """Hold a submitted request. Made by `Engine.generate`, `Engine.stream` and `Engine.chat`.
 
         Args:
             engine: stays open while somebody holds a request that runs.
             ticket: the request.
+            parser: turns the answer into a value.
         """
         self._engine: object = engine
         self._ticket = ticket
+        self._parser = parser
         self._drivers: dict[Any, Coroutine[Any, Any, Completion]] = {}
 
     @property
@@ -213,6 +217,8 @@ class Generation(Unique, Coroutine[Any, Any, Completion], Iterator[Chunk], Async
         if outcome is None:
             raise RuntimeError(f"request {self.request_id} has not ended")
         self._engine = None
+        if self._parser is not None and isinstance(outcome, Completion):
+            return with_parser(outcome, self._parser)
         return outcome
 
     def watch(self, hub: _core.Hub, key: int) -> bool:

@@ -1,4 +1,4 @@
-"""How likely tokens were: what a request with `logprobs` or `prompt_logprobs` is told, in the shapes that others use too.
+"""How likely tokens were, where a request asks for `logprobs` or `prompt_logprobs`, in the shapes that others use too.
 
 Example:
     >>> done = engine.generate("The sky is", max_tokens=1, logprobs=3).result()
@@ -37,8 +37,10 @@ class Logprob(NamedTuple):
         """The token's text; what is no whole character is U+FFFD."""
         return self.bytes.decode("utf-8", "replace")
 
-    decoded_token = text
-    """vLLM's name for it."""
+    @property
+    def decoded_token(self) -> str:
+        """The same, by vLLM's name."""
+        return self.text
 
     @property
     def probability(self) -> float:
@@ -68,8 +70,10 @@ class TokenLogprobs(NamedTuple):
         """The token's text; what is no whole character is U+FFFD."""
         return self.bytes.decode("utf-8", "replace")
 
-    decoded_token = text
-    """vLLM's name for it."""
+    @property
+    def decoded_token(self) -> str:
+        """The same, by vLLM's name."""
+        return self.text
 
     @property
     def probability(self) -> float:
@@ -101,9 +105,7 @@ class TokenLogprobs(NamedTuple):
         return {**_openai_item(self), "top_logprobs": [_openai_item(top) for top in self.top]}
 
 
-def as_openai_completion(
-    logprobs: Iterable[TokenLogprobs | None], *, text_offset: int = 0
-) -> dict[str, Sequence[Any]]:
+def as_openai_completion(logprobs: Iterable[TokenLogprobs | None], *, text_offset: int = 0) -> dict[str, Sequence[Any]]:
     """The shape of OpenAI's older completions: lists, one place for each token.
 
     Args:

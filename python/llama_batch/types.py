@@ -8,13 +8,15 @@ Example:
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path  # noqa: TC003 - for those who read the annotations
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 if TYPE_CHECKING:
     from uuid import UUID
+
+    import numpy as np
 
     from llama_batch.logprobs import TokenLogprobs
 
@@ -29,6 +31,7 @@ __all__ = [
     "ModelSource",
     "OptionSpec",
     "Prompt",
+    "Sampler",
     "SavedSession",
     "Stats",
     "StrategyRow",
@@ -162,9 +165,9 @@ class Completion:
         seed: the seed of its draws; the same seed gives the same draws.
         logprobs: how likely each token was, where that was asked for.
         prompt_logprobs: the same of the prompt's tokens, where that was asked for; None of the first.
-        parsed: the value that a schema gave it, where one was asked for.
         index: which answer it is, where there are several, from 0.
         others: the other answers, where there are several and this is the first.
+        parser: turns the answer to a `json_schema` into a value; see `parsed`.
     """
 
     request_id: int
@@ -177,14 +180,23 @@ class Completion:
     seed: int
     logprobs: tuple[TokenLogprobs, ...] | None = None
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
-    parsed: Any = None
     index: int = 0
     others: tuple[Completion, ...] = ()
+    parser: Callable[[str], Any] | None = field(default=None, repr=False, compare=False)
 
     @property
     def choices(self) -> tuple[Completion, ...]:
         """All answers to the prompt, as many as `n`: this one, and the others."""
         return (self, *self.others)
+
+    @property
+    def parsed(self) -> Any:
+        """The value of an answer to a `json_schema`: what JSON gives, or an object of the class that was the schema.
+
+        None where there was no schema, or the answer was ended before it was whole (`finish_reason`). A class of
+        pydantic may raise its `ValidationError` here, where it asks for more than its schema says.
+        """
+        return self.parser(self.text) if self.parser is not None and self.finish_reason == "eog" else None
 
     def __str__(self) -> str:
         """The text."""
@@ -318,6 +330,17 @@ BatchStrategy: TypeAlias = Callable[[StrategyView], Mapping[int, int]]
 """A custom batch strategy: from the view to the rows that each request gets, by request id.
 
 It runs on a helper thread and has 50 ms; if it fails, is late or answers what cannot be, `decode_maximal` stands in.
+"""
+
+
+Sampler: TypeAlias = "Callable[[np.ndarray[Any, np.dtype[np.float32]]], int | None]"
+"""A sampler of one's own: from the logits of one row to the token that is drawn, by its id.
+
+Where it returns None, the sampling chain draws from what it left in the array. Biases, bans, penalties and the grammar
+are in the logits already: what is -inf cannot be drawn. Each call has a thread of its own.
+
+Example:
+    >>> engine.generate("Once upon a time", sampler=lambda logits: int(logits.argmax()))
 """
 
 

@@ -4,7 +4,7 @@
 pub mod llama;
 pub mod sim;
 
-use crate::core::{Constraint, DecodeOutcome, Limits, Op, OpResult, Row, Token};
+use crate::core::{Constraint, DecodeOutcome, Drawn, Limits, Op, OpResult, RequestId, Row, Token};
 use crate::error::Error;
 use crate::grammar::{Compiler, Grammar, GrammarSource, Matcher, Vocabulary};
 use std::sync::Arc;
@@ -22,11 +22,35 @@ pub trait Backend {
     /// row that draws.
     fn decode(&mut self, rows: &[Row]) -> DecodeOutcome;
 
+    /// The logits that a sampler of the caller's own is to draw from, for a row that drew nothing; and its number. Once.
+    fn offered(&mut self, request: RequestId) -> Option<(u64, Vec<f32>)> {
+        let _ = request;
+        None
+    }
+
+    /// What such a sampler answered, as a drawn token.
+    ///
+    /// # Errors
+    /// Where the token may not be drawn, or there is none.
+    fn settle(&mut self, request: RequestId, pick: Pick) -> Result<Drawn, Error> {
+        let _ = pick;
+        Err(Error::Inference(format!("request {request} has no sampler of its own")))
+    }
+
     /// A flag that aborts a running pass when it is set; none where an abort would leave a sequence in doubt. The
     /// engine clears it before each pass.
     fn abort_flag(&self) -> Option<Arc<AtomicBool>> {
         None
     }
+}
+
+/// What a sampler of the caller's own answers.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Pick {
+    /// This token.
+    Token(Token),
+    /// The chain is to draw from these logits.
+    Logits(Vec<f32>),
 }
 
 /// Text to tokens and back. Used from the callers' threads, beside a running pass.

@@ -201,6 +201,9 @@ impl Scheduler {
         match row.drawn {
             Err(error) => self.end(now, id, Err(error)),
             Ok(drawn) => {
+                if let Some(live) = self.live.get_mut(&id).filter(|_| drawn.is_empty()) {
+                    live.is_pending = true;
+                }
                 for token in drawn {
                     if self.live.get(&id).is_none_or(|live| live.doomed.is_some()) {
                         return;
@@ -209,6 +212,14 @@ impl Scheduler {
                 }
             }
         }
+    }
+
+    /// A sampler of the caller's own has drawn, or failed. One that nobody waits for any more is ignored.
+    pub fn supply(&mut self, now: Time, id: RequestId, drawn: Result<Drawn, Error>) {
+        let Some(live) = self.live.get_mut(&id).filter(|live| live.is_pending) else { return };
+        live.is_pending = false;
+        live.progressed_at = now;
+        self.apply_row(now, RowOutcome { request: id, drawn: drawn.map(|drawn| vec![drawn]) });
     }
 
     fn take_token(&mut self, now: Time, id: RequestId, drawn: Drawn) {

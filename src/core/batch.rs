@@ -25,6 +25,9 @@ impl Scheduler {
                 self.tell_starts();
                 view = self.view();
             }
+            if view.requests.is_empty() && self.is_pending() {
+                return None;
+            }
             let grants = match self.options.batch_strategy {
                 StrategyOption::Builtin(built_in) => strategy::share(built_in, &view, self.last_served),
                 StrategyOption::Callable(_) => match self.custom_grants.take() {
@@ -44,8 +47,13 @@ impl Scheduler {
         None
     }
 
+    /// Whether somebody's own sampler is still to draw.
+    pub(super) fn is_pending(&self) -> bool {
+        self.live.values().any(|live| live.is_pending)
+    }
+
     fn view(&self) -> StrategyView {
-        let computes = |id: &RequestId| self.live[id].awaits.is_none();
+        let computes = |id: &RequestId| self.live[id].awaits.is_none() && !self.live[id].is_pending;
         let mut running: Vec<_> =
             self.running_ids().filter(computes).map(|id| (self.live[&id].admitted_no, id)).collect();
         running.sort_unstable();

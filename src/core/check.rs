@@ -63,7 +63,7 @@ impl Scheduler {
                 );
                 if self.ops.is_empty() && !self.in_flight {
                     assert_eq!(self.sequences.cells.len(seq), live.n_computed, "its cells are what is computed");
-                    assert!(live.n_remaining() > 0, "a running request has something to compute");
+                    assert!(live.n_remaining() > 0 || live.is_pending, "a running request has something to compute");
                 }
                 if let Some(awaited) = live.awaits {
                     assert_eq!(live.n_computed, 0, "who awaits a prefix has none");
@@ -101,7 +101,10 @@ impl Scheduler {
             // Who was given more from the disk just now gets its slot next.
             let live = &self.live[&id];
             let comes = live.started_at.is_none() || live.loaded_at.is_some();
-            assert!(comes || self.running_ids().next().is_some(), "a parked request waits although nobody runs");
+            assert!(
+                comes || self.is_pending() || self.running_ids().next().is_some(),
+                "a parked request waits although nobody runs"
+            );
         }
     }
 }

@@ -65,6 +65,8 @@ pub struct SamplingParams {
     pub tokens: Option<Arc<TokenRules>>,
     /// What the answer must look like.
     pub constraint: Option<Arc<Constraint>>,
+    /// Who draws in the place of the chain.
+    pub custom: Option<u64>,
     /// What is told of each token.
     pub telling: Telling,
     /// The seed of this request's random stream.
@@ -103,6 +105,7 @@ impl SamplingParams {
         samplers: None,
         tokens: None,
         constraint: None,
+        custom: None,
         telling: Telling::NOTHING,
         seed: 0,
         ignore_eos: false,
@@ -121,6 +124,7 @@ impl SamplingParams {
         };
         Self {
             samplers: options.samplers.as_ref().map(|order| order.0.as_slice().into()),
+            custom: options.sampler.map(|callable| callable.0),
             telling,
             seed: options.seed.or(engine.seed).unwrap_or(fresh_seed),
             ignore_eos: options.ignore_eos,

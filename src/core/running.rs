@@ -48,6 +48,8 @@ pub(super) struct Live {
     pub(super) prompt_told: Vec<Option<TokenLogprobs>>,
     /// Which stop string or token ended it.
     pub(super) stopped_by: Option<StopCause>,
+    /// Whether a sampler of the caller's own is still to draw the next token.
+    pub(super) is_pending: bool,
     /// Whether the backend has its sampler.
     pub(super) has_sampler: bool,
     /// First position still in the KV cache; above 0 once a sliding window has moved on.
@@ -94,6 +96,7 @@ impl Live {
                 Vec::new()
             },
             stopped_by: None,
+            is_pending: false,
             has_sampler: false,
             pos_min: 0,
             checkpoints: Vec::new(),

@@ -287,8 +287,8 @@ pub struct Drawn {
 pub struct RowOutcome {
     /// Whose row.
     pub request: RequestId,
-    /// The tokens drawn, in order (several under speculation), or why its sampler failed: then this request fails,
-    /// and no other.
+    /// The tokens drawn, in order (several under speculation); none where a sampler of the caller's own is still to draw;
+    /// or why the sampler failed: then this request fails, and no other.
     pub drawn: Result<Vec<Drawn>, Error>,
 }
 

@@ -1,8 +1,8 @@
 //! The folder of the disk tier: a backend that does the scheduler's ops on it, and leaves all others to the real one.
 
 use super::prompt::Identity;
-use crate::backend::Backend;
-use crate::core::{BlobId, DecodeOutcome, DiskEntry, Limits, Op, OpResult, Row, Token, TransferId};
+use crate::backend::{Backend, Pick};
+use crate::core::{BlobId, DecodeOutcome, DiskEntry, Drawn, Limits, Op, OpResult, RequestId, Row, Token, TransferId};
 use crate::error::Error;
 use crate::options::{Key, PathName, StartOptions};
 use crate::store::{self, Directory, EntryKey, NewEntry, StoreError};
@@ -168,6 +168,14 @@ impl Backend for WithDisk {
 
     fn decode(&mut self, rows: &[Row]) -> DecodeOutcome {
         self.inner.decode(rows)
+    }
+
+    fn offered(&mut self, request: RequestId) -> Option<(u64, Vec<f32>)> {
+        self.inner.offered(request)
+    }
+
+    fn settle(&mut self, request: RequestId, pick: Pick) -> Result<Drawn, Error> {
+        self.inner.settle(request, pick)
     }
 
     fn abort_flag(&self) -> Option<Arc<AtomicBool>> {

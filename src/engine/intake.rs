@@ -64,7 +64,7 @@ pub(super) enum Verdict {
     /// The model is not there: it waits in the backlog.
     Held(Arc<Mailbox>),
     /// Its place is reserved; its prompt has to be made into tokens.
-    Prepare(Model, Box<Request>, Asked),
+    Prepare(Model, Box<Request>, Box<Asked>),
     /// It is refused.
     Refused(Arc<Mailbox>, Error),
 }
@@ -128,7 +128,7 @@ impl Intake {
         let counted = self.policy == QueueFullPolicy::Raise;
         self.n_in_flight += if counted { asked.n } else { 0 };
         if let Stage::Open(model) = &self.stage {
-            return Verdict::Prepare(model.clone(), Box::new(request), asked);
+            return Verdict::Prepare(model.clone(), Box::new(request), Box::new(asked));
         }
         let mailbox = self.register(at, &mut request, asked.n, counted);
         self.backlog.push_back((Entry { at, request, mailbox: Arc::clone(&mailbox) }, asked));

@@ -42,6 +42,7 @@ pub use telemetry::{EVENT_QUEUE_LEN, EventReceiver, Received, TelemetryEvent};
 pub use ticket::Ticket;
 pub use waker::{Signal, Waker};
 
+use crate::backend::Pick;
 use crate::core::{Grant, StrategyView};
 use std::any::Any;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -54,7 +55,16 @@ pub trait Callables: Send + Sync {
     /// # Errors
     /// Why there is no answer; the default strategy then stands in.
     fn strategy(&self, id: u64, view: StrategyView, deadline: Duration) -> Result<Vec<Grant>, String>;
+
+    /// Ask sampler number `id` to draw from the logits of one row. Returns at once; `reply` is called from anywhere, once.
+    fn sample(&self, id: u64, logits: Vec<f32>, reply: Reply) {
+        drop(logits);
+        reply(Err(format!("there is no sampler number {id}")));
+    }
 }
+
+/// Takes what a sampler drew, or why it did not.
+pub type Reply = Box<dyn FnOnce(Result<Pick, String>) + Send>;
 
 /// For engines without custom strategies.
 #[derive(Clone, Copy, Debug, Default)]

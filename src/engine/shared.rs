@@ -14,6 +14,7 @@ use super::state::{State, StateCell};
 use super::stats::{EngineStats, StatsCell};
 use super::telemetry::Telemetry;
 use super::waker::Wakes;
+use crate::backend::Pick;
 use crate::core::{Event, FinishReason, Finished, Limits, Mode, Request, RequestId, Stats, Time};
 use crate::error::Error;
 use crate::options::{RequestOptions, StartOptions};
@@ -30,6 +31,8 @@ const LEAVE_LIMIT: Duration = Duration::from_secs(3);
 pub(super) enum Command {
     /// The model is loaded.
     Start(MakeBackend, Identity),
+    /// A sampler of the caller's own has drawn, or failed.
+    Chosen(RequestId, Result<Pick, String>),
     /// A request comes in.
     Submit(Box<Entry>),
     /// A request is cancelled.
@@ -122,7 +125,7 @@ impl Shared {
                 mailbox
             }
             Verdict::Refused(mailbox, error) => self.refuse(mailbox, &error),
-            Verdict::Prepare(model, mut request, asked) => match self.settler.settle(asked, &model, &mut request) {
+            Verdict::Prepare(model, mut request, asked) => match self.settler.settle(*asked, &model, &mut request) {
                 Ok(()) => self.enter(at, *request, n, due),
                 Err(error) => {
                     let mailbox = self.with_intake(|intake| {

@@ -9,7 +9,7 @@ use super::shared::{Command, Shared};
 use super::waker::Wakes;
 use super::{Callables, panic_text};
 use crate::backend::Backend;
-use crate::core::{Event, FinishReason, Outcome, RequestId, Scheduler, SchedulerOptions, Time, Work};
+use crate::core::{Event, FinishReason, Outcome, RequestId, RowOutcome, Scheduler, SchedulerOptions, Time, Work};
 use crate::error::Error;
 use crate::options::{StartOptions, StrategyOption};
 use std::collections::BTreeMap;
@@ -75,7 +75,7 @@ fn wait_for_model(shared: &Shared, commands: &mut Commands) -> Option<(MakeBacke
         match commands.wait(wait) {
             Some(Command::Start(make_backend, identity)) => return Some((make_backend, identity, early)),
             Some(command @ (Command::Submit(_) | Command::Cancel(_) | Command::Transfer(_))) => early.push(command),
-            Some(Command::Look) | None => {}
+            Some(Command::Look | Command::Chosen(..)) | None => {}
         }
         shared.expire_held(shared.clock.now());
     }
@@ -129,8 +129,20 @@ impl EngineThread {
         // Before the outcome: a pass may have been aborted because of what they say.
         self.drain_commands();
         let now = self.shared.clock.now();
+        let undrawn = undrawn(&outcome);
         self.scheduler.apply(now, work, outcome);
+        for request in undrawn {
+            self.ask_sampler(request);
+        }
         Some(now)
+    }
+
+    /// Have the caller's own sampler draw. Everybody else goes on meanwhile.
+    fn ask_sampler(&mut self, request: RequestId) {
+        let Some((id, logits)) = self.backend.offered(request) else { return };
+        let shared = Arc::clone(&self.shared);
+        let reply = move |choice| shared.send(Command::Chosen(request, choice));
+        self.callables.sample(id, logits, Box::new(reply));
     }
 
     fn carry_out(&mut self, work: &Work) -> Outcome {
@@ -180,6 +192,10 @@ impl EngineThread {
             Command::Cancel(id) => {
                 self.shared.passes.settle(id);
                 self.scheduler.cancel(self.shared.clock.now(), id);
+            }
+            Command::Chosen(id, choice) => {
+                let drawn = choice.map_err(Error::Inference).and_then(|choice| self.backend.settle(id, choice));
+                self.scheduler.supply(self.shared.clock.now(), id, drawn);
             }
             Command::Transfer(asked) => self.transfers.begin(&mut self.scheduler, self.shared.clock.now(), asked),
             // The loader runs once, and this thread has what it gave.
@@ -231,6 +247,13 @@ impl EngineThread {
             self.shared.telemetry.publish(self.shared.clock, || event.clone(), &mut self.wakes);
         }
     }
+}
+
+/// Whose rows drew nothing, because samplers of the callers' own do.
+fn undrawn(outcome: &Outcome) -> Vec<RequestId> {
+    let Outcome::Decode(outcome) = outcome else { return Vec::new() };
+    let waits = |row: &&RowOutcome| row.drawn.as_ref().is_ok_and(Vec::is_empty);
+    outcome.rows.iter().filter(waits).map(|row| row.request).collect()
 }
 
 fn strategy_id(options: &StartOptions) -> Option<u64> {

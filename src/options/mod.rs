@@ -10,7 +10,7 @@ mod texts;
 mod value;
 
 pub use grammar::GrammarSource;
-pub use sampling::{LogitBias, SamplerKind, SamplerOrder, TokenOrText};
+pub use sampling::{LogitBias, SamplerCallable, SamplerKind, SamplerOrder, TokenOrText};
 pub use table::*;
 pub use texts::{JsonSchema, Key, PathName, Texts};
 pub use value::{

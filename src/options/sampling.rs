@@ -168,3 +168,18 @@ impl OptionType for LogitBias {
         format!("{{{}}}", self.0.iter().map(one).collect::<Vec<_>>().join(", "))
     }
 }
+
+/// A Python callable that draws, by its number in the binding's registry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SamplerCallable(pub u64);
+
+impl OptionType for SamplerCallable {
+    const PYTHON: &'static str = "Sampler";
+    fn read(value: &Value, _: Option<Range>) -> Result<Self, String> {
+        let Value::Callable(id) = value else { return Err(format!("must be a callable, not {}", value.type_name())) };
+        Ok(Self(*id))
+    }
+    fn to_python(&self) -> String {
+        format!("<callable {}>", self.0)
+    }
+}

@@ -2,7 +2,8 @@
 
 use super::{
     AttentionType, BatchStrategy, CacheType, FlashAttention, JsonSchema, Key, LogitBias, OptionSpec, OptionType,
-    Options, PathName, QueueFullPolicy, Range, RopeScaling, SamplerOrder, SplitMode, StrategyOption, Texts, Value,
+    Options, PathName, QueueFullPolicy, Range, RopeScaling, SamplerCallable, SamplerOrder, SplitMode, StrategyOption,
+    Texts, Value,
 };
 use serde::{Deserialize, Serialize};
 
@@ -302,6 +303,8 @@ options! {
         choice: Option<Texts> = None;
         /// Texts from which on the grammar holds, in whichever of them comes first; what comes before is free. None means from the beginning.
         grammar_triggers: Option<Texts> = None;
+        /// Callable that draws in the place of the chain: it gets the logits of one row as an array of numpy, with biases, bans, penalties and the grammar in them, and returns a token, or None to have the chain draw from what it left in the array. It runs on a thread of its own while others go on, and must not keep the array. `stall_timeout` is its limit.
+        sampler: Option<SamplerCallable> = None;
         /// Seed of the request's draws; None draws one, which the completion reports.
         seed: Option<u64> = None;
     }

@@ -21,7 +21,9 @@ pub(super) fn options(given: &Bound<'_, PyDict>, table: &[OptionSpec]) -> PyResu
                 None => scalar(&value)?,
             },
             Some("str | PathLike[str]") if value.hasattr("__fspath__")? => scalar(&value.call_method0("__fspath__")?)?,
-            Some("str | BatchStrategy") if value.is_callable() => Value::Callable(strategy::register(&value)),
+            Some("str | BatchStrategy" | "Sampler") if value.is_callable() => {
+                Value::Callable(strategy::register(&value))
+            }
             Some(_) | None => scalar(&value)?,
         };
         values.push((name, value));

@@ -4,12 +4,12 @@ use super::events::EventReceiver;
 use super::hub::{Hub, duration, wait_in_slices};
 use super::model::{self, Model};
 use super::strategy::{self, PyCallables};
-use super::ticket::Ticket;
+use super::ticket::{Registered, Ticket};
 use super::{convert, errors, key, loaders};
 use crate::core::{Mode, RequestId};
 use crate::engine::{self, EngineConfig, Prompt};
 use crate::error::Error;
-use crate::options::{Key, OptionSpec, Options, RequestOptions, StartOptions, StrategyOption};
+use crate::options::{Key, OptionSpec, Options, RequestOptions, StartOptions, StrategyOption, Value};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::path::PathBuf;
@@ -50,23 +50,25 @@ fn request_table() -> &'static [OptionSpec] {
     TABLE.get_or_init(RequestOptions::table)
 }
 
-/// Read the options of a request.
+/// Read the options of a request; a callable is let go of if anything is wrong with them.
 pub(super) fn request_options(py: Python<'_>, given: &Bound<'_, PyDict>) -> PyResult<RequestOptions> {
     let values = convert::options(given, request_table())?;
-    RequestOptions::default().apply(&values).map_err(|e| errors::raise(py, &e))
+    RequestOptions::default().apply(&values).map_err(|error| let_go(py, &values, &error))
+}
+
+fn let_go(py: Python<'_>, values: &[(String, Value)], error: &Error) -> PyErr {
+    for (_, value) in values {
+        if let Value::Callable(id) = value {
+            strategy::unregister(*id);
+        }
+    }
+    errors::raise(py, error)
 }
 
 /// Read the start options; a callable is let go of if anything is wrong with them.
 pub(super) fn start_options(py: Python<'_>, given: &Bound<'_, PyDict>) -> PyResult<StartOptions> {
     let values = convert::options(given, &StartOptions::table())?;
-    StartOptions::default().apply(&values).map_err(|error| {
-        for (_, value) in &values {
-            if let crate::options::Value::Callable(id) = value {
-                strategy::unregister(*id);
-            }
-        }
-        errors::raise(py, &error)
-    })
+    StartOptions::default().apply(&values).map_err(|error| let_go(py, &values, &error))
 }
 
 #[pymethods]
@@ -139,7 +141,7 @@ impl Engine {
     /// Check the options of a request, and submit nothing.
     #[expect(clippy::unused_self, reason = "options are an engine's")]
     fn check(&self, py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<()> {
-        request_options(py, options).map(drop)
+        request_options(py, options).map(|options| drop(Registered::of(&options)))
     }
 
     /// Submit text or token ids.
@@ -257,8 +259,9 @@ impl Engine {
     fn send(&self, py: Python<'_>, prompt: Prompt, given: &Bound<'_, PyDict>, stream: bool) -> PyResult<Ticket> {
         let options = request_options(py, given)?;
         let mode = if stream { Mode::Stream } else { Mode::Generate };
+        let callable = Registered::of(&options);
         let ticket = py.detach(|| self.get().submit(prompt, options, mode)).map_err(|e| errors::raise(py, &e))?;
-        Ok(Ticket::new(ticket))
+        Ok(Ticket::new(ticket, callable))
     }
 
     fn drain(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {

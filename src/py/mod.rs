@@ -12,6 +12,7 @@ mod loaders;
 mod logprobs;
 mod model;
 mod next_chunk;
+mod sampler;
 mod simulation;
 mod strategy;
 mod tables;

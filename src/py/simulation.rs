@@ -1,5 +1,6 @@
 //! The scheduler over a simulated backend in virtual time, as Python's `Simulation` holds it.
 
+use super::ticket::Registered;
 use super::{convert, errors, events, loaders};
 use crate::backend::sim::Fault;
 use crate::core::{Mode, Request, RequestId, SchedulerOptions, Time};
@@ -53,6 +54,9 @@ impl Simulation {
         };
         let values = convert::options(options, &RequestOptions::table())?;
         let options = RequestOptions::default().apply(&values).map_err(raise)?;
+        if Registered::of(&options).is_some() {
+            return Err(raise(Error::Option("a simulation has no rows that a sampler could draw from".into())));
+        }
         let (id, n) = (RequestId(self.last_id + 1), options.n);
         self.last_id += u64::from(n);
         let (draft, _) = Request::draft(options, Mode::Generate, &self.options, id.0);

@@ -2,7 +2,7 @@
 //! and never waits longer than the deadline.
 
 use crate::core::{Grant, RequestId, StrategyView};
-use crate::engine::{Callables, n_forks};
+use crate::engine::{Callables, Reply, n_forks};
 use pyo3::exceptions::PySystemExit;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -33,7 +33,7 @@ pub(super) fn unregister(id: u64) {
 
 type Answer = Result<Vec<Grant>, String>;
 
-/// The callable of one engine, if it has one, with its helper thread.
+/// The callables of one engine: its batch strategy, if it has one of its own, with its helper thread.
 #[derive(Default)]
 pub(super) struct PyCallables {
     strategist: Mutex<Option<Strategist>>,
@@ -46,6 +46,10 @@ impl Callables for PyCallables {
             *strategist = Some(Strategist::start(id).map_err(|e| e.to_string())?);
         }
         strategist.as_mut().map_or_else(|| Err("there is no batch strategy".into()), |s| s.grants(view, deadline))
+    }
+
+    fn sample(&self, id: u64, logits: Vec<f32>, reply: Reply) {
+        super::sampler::sample(id, logits, reply);
     }
 }
 
@@ -103,7 +107,7 @@ fn is_busy() -> bool {
     BUSY.try_lock().is_ok_and(|busy| busy.iter().any(|(process, _)| *process == n_forks()))
 }
 
-fn while_busy<T>(call: impl FnOnce() -> T) -> T {
+pub(super) fn while_busy<T>(call: impl FnOnce() -> T) -> T {
     // SAFETY: it only asks for the number of this thread.
     let thread = (n_forks(), unsafe { pyo3::ffi::PyThread_get_thread_ident() });
     busy().insert(thread);
@@ -137,12 +141,14 @@ pub(super) fn interrupt_strategies(py: Python<'_>) {
     }
 }
 
+/// A callable that is kept.
+pub(super) fn callable(py: Python<'_>, id: u64) -> Option<Py<PyAny>> {
+    let registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
+    registry.get(&id).map(|callable| callable.clone_ref(py))
+}
+
 fn call(py: Python<'_>, id: u64, view: &StrategyView) -> Answer {
-    let callable = {
-        let registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
-        registry.get(&id).map(|c| c.clone_ref(py))
-    };
-    let Some(callable) = callable else { return Err("the batch strategy is gone".into()) };
+    let Some(callable) = callable(py, id) else { return Err("the batch strategy is gone".into()) };
     ask(callable.bind(py), view).map_err(|e| format!("the batch strategy raised {e}"))
 }
 

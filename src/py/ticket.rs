@@ -7,6 +7,7 @@ use super::next_chunk::NextChunk;
 use crate::core::{FinishReason, Finished, StopCause, Telling, sibling_seed};
 use crate::engine::{self, Interest, Item, SoFar};
 use crate::error::Error;
+use crate::options::RequestOptions;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -30,6 +31,24 @@ pub(super) struct Ticket {
     is_read: AtomicBool,
     /// The loop that read last, and its hub.
     reader: Mutex<Option<Reader>>,
+    /// Kept for as long as somebody may ask it.
+    _sampler: Option<Registered>,
+}
+
+/// A callable of a request's options, which is let go of with this.
+pub(super) struct Registered(u64);
+
+impl Registered {
+    /// The one of these options, if they have one.
+    pub(super) fn of(options: &RequestOptions) -> Option<Self> {
+        options.sampler.map(|callable| Self(callable.0))
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        super::strategy::unregister(self.0);
+    }
 }
 
 type Reader = (Py<PyAny>, Py<Hub>);
@@ -45,7 +64,7 @@ pub(super) enum Next<'py> {
 }
 
 impl Ticket {
-    pub(super) fn new(inner: engine::Ticket) -> Self {
+    pub(super) fn new(inner: engine::Ticket, sampler: Option<Registered>) -> Self {
         Self {
             inner,
             key: new_key(),
@@ -54,6 +73,7 @@ impl Ticket {
             has_raised: AtomicBool::new(false),
             is_read: AtomicBool::new(false),
             reader: Mutex::new(None),
+            _sampler: sampler,
         }
     }
 

@@ -131,6 +131,49 @@ impl Sampler {
         Ok(token as Token)
     }
 
+    /// Edit a row as for a draw, and mask what the grammar forbids: somebody else draws from it.
+    ///
+    /// # Errors
+    /// As [`Self::draw`].
+    pub fn offer(&mut self, logits: &mut [f32]) -> Result<(), Error> {
+        if self.telling.drawn.is_some() {
+            self.raw.clear();
+            self.raw.extend_from_slice(logits);
+        }
+        self.edit(logits)?;
+        self.constraint.as_mut().map_or(Ok(()), |constraint| constraint.mask(logits)).map_err(Error::Grammar)
+    }
+
+    /// Somebody else drew a token, or wants the chain to draw from these logits, which were offered.
+    ///
+    /// # Errors
+    /// Where the token was not to be had, or as [`Self::draw`].
+    pub fn settle(&mut self, token: Option<Token>, logits: &[f32]) -> Result<Token, Error> {
+        if logits.len() != self.n_vocab {
+            let what = format!("{} logits for a vocabulary of {} tokens", logits.len(), self.n_vocab);
+            return Err(Error::Inference(what));
+        }
+        let token = match token {
+            None => self.choose(logits).ok_or_else(nothing_left)?,
+            Some(token) => {
+                let place = usize::try_from(token).ok();
+                let is_there = |place: &usize| logits.get(*place).is_some_and(|logit| *logit > f32::NEG_INFINITY);
+                let place = place.filter(is_there);
+                place.ok_or_else(|| Error::Inference(format!("the sampler drew {token}, which may not be drawn")))?
+            }
+        };
+        if let Some(constraint) = &mut self.constraint {
+            constraint.accept(token as Token).map_err(Error::Grammar)?;
+        }
+        if let Some(n_top) = self.telling.drawn {
+            let from = if self.telling.after_sampling { logits } else { &self.raw };
+            let row = Row::measure(from, &mut self.maxima).ok_or_else(nothing_left)?;
+            self.told = Some(logprobs::tell(&row, token, n_top, &mut self.scratch));
+        }
+        self.accept(token as Token);
+        Ok(token as Token)
+    }
+
     /// What is told of the token that was drawn last, once, where the request wants to know.
     pub fn take_told(&mut self) -> Option<Told> {
         self.told.take()

@@ -1,13 +1,15 @@
 //! The scheduler over the simulated backend in virtual time: a capacity planner for users, the target of property
 //! tests, and a benchmark.
 
-use crate::backend::Backend;
 use crate::backend::sim::{Fault, SimBackend, SimConfig};
+use crate::backend::{Backend, Pick};
 use crate::core::{
-    Event, Outcome, Request, RequestId, Scheduler, SchedulerOptions, SessionState, Stats, Time, TransferId, Work,
+    Event, Outcome, Request, RequestId, RowOutcome, Scheduler, SchedulerOptions, SessionState, Stats, Time, TransferId,
+    Work,
 };
 use crate::error::Error;
 use crate::options::Key;
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// A scheduler, a backend and a clock that moves only as passes are told to take their time.
@@ -17,6 +19,9 @@ pub struct Simulation {
     backend: SimBackend,
     now: Time,
     in_flight: Option<(Work, Outcome)>,
+    /// Whose next token a sampler of the caller's own is still to draw.
+    undrawn: VecDeque<RequestId>,
+    turn: u64,
 }
 
 impl Simulation {
@@ -24,7 +29,7 @@ impl Simulation {
     pub fn new(config: SimConfig, options: SchedulerOptions) -> Self {
         let backend = SimBackend::new(config);
         let scheduler = Scheduler::new(options, backend.limits());
-        Self { scheduler, backend, now: Time(0), in_flight: None }
+        Self { scheduler, backend, now: Time(0), in_flight: None, undrawn: VecDeque::new(), turn: 0 }
     }
 
     /// End it, and begin a new one that has nothing of it but what is on disk.
@@ -33,7 +38,7 @@ impl Simulation {
         let backend = self.backend.restarted();
         let mut scheduler = Scheduler::new(options, backend.limits());
         scheduler.adopt_disk(backend.disk().entries());
-        Self { scheduler, backend, now: Time(0), in_flight: None }
+        Self { scheduler, backend, now: Time(0), in_flight: None, undrawn: VecDeque::new(), turn: 0 }
     }
 
     /// The virtual time.
@@ -92,7 +97,16 @@ impl Simulation {
         if self.in_flight.is_some() {
             return false;
         }
-        let Some(work) = self.scheduler.plan(self.now) else { return false };
+        // A sampler of the caller's own takes its time: every other turn one of them answers.
+        self.turn += 1;
+        if self.turn.is_multiple_of(2) {
+            self.answer_one();
+        }
+        let mut work = self.scheduler.plan(self.now);
+        while work.is_none() && self.answer_one() {
+            work = self.scheduler.plan(self.now);
+        }
+        let Some(work) = work else { return false };
         let outcome = match &work {
             Work::Prepare(ops) => Outcome::Prepare(self.backend.prepare(ops)),
             Work::Decode(rows) => {
@@ -106,9 +120,25 @@ impl Simulation {
         true
     }
 
+    /// Have one of the callers' own samplers take the likeliest of what it was offered; whether there was any.
+    fn answer_one(&mut self) -> bool {
+        let Some(request) = self.undrawn.pop_front() else { return false };
+        let pick = self.backend.offered(request).map(|(_, logits)| Pick::Logits(logits));
+        let drawn = pick.map_or_else(
+            || Err(Error::Inference("nothing was offered".into())),
+            |pick| self.backend.settle(request, pick),
+        );
+        self.scheduler.supply(self.now, request, drawn);
+        true
+    }
+
     /// Tell the scheduler what came of the work under way; whether there was any.
     pub fn complete(&mut self) -> bool {
         let Some((work, outcome)) = self.in_flight.take() else { return false };
+        if let Outcome::Decode(outcome) = &outcome {
+            let waits = |row: &&RowOutcome| row.drawn.as_ref().is_ok_and(Vec::is_empty);
+            self.undrawn.extend(outcome.rows.iter().filter(waits).map(|row| row.request));
+        }
         self.scheduler.apply(self.now, work, outcome);
         self.scheduler.handle_timeout(self.now);
         true

@@ -105,10 +105,10 @@ def test_a_completion_is_given_before_the_next_prompt_is_asked_for(
     n_done = 0
     behind = []
     generations: list[Generation] = []
-    submit = engine._submit
+    send = engine._send
 
     def watched(*args: Any) -> Generation:
-        generations.append(submit(*args))
+        generations.append(send(*args))
         return generations[-1]
 
     def prompts() -> Iterator[str]:
@@ -117,7 +117,7 @@ def test_a_completion_is_given_before_the_next_prompt_is_asked_for(
             yield "x"
             generations[-1].result()  # every answer is there before the next prompt
 
-    monkeypatch.setattr(engine, "_submit", watched)
+    monkeypatch.setattr(engine, "_send", watched)
     for _ in engine.map(prompts(), max_tokens=1):
         n_done += 1
     assert n_done == 40

@@ -45,7 +45,7 @@ def test_allowed_tokens_alone_are_drawn(whole: Completion) -> None:
 
 
 def test_a_text_is_banned_only_as_a_whole() -> None:
-    # The simulated tokenizer reads bytes, which its answers hold none of: the prompt ends with the beginning of the word.
+    # The simulated tokenizer reads bytes: the prompt ends with the beginning of the word.
     with Engine(SIM) as engine:
         tokens = engine.model.tokenize("ab")
         assert len(tokens) == 2

@@ -30,7 +30,10 @@ _PHRASES = (
     (r"raises `QueueFullError`", "fails the request"),
     (r"which the completion reports", "which a batch job's answer tells"),
     (r"Text, or several texts, that end", "Text that ends"),
-    (r", each named by its id, or by a text that it is a part of; -inf or False bans", " by id or text, as 15:-2.5 or hello:-inf; may be given several times"),
+    (
+        r", each named by its id, or by a text that it is a part of; -inf or False bans",
+        " by id or text, as 15:-2.5 or hello:-inf; may be given several times",
+    ),
     (r"where they appear in it, also over token borders", "where it appears in it; may be given several times"),
     (r"`(\w+)=False`", r"`no_\1`"),
     (r'`(\w+)="(\w+)"`', r"`\1` \2"),
@@ -168,6 +171,8 @@ def flags_of(
     shown = dict(defaults)
     for section, table in tables:
         for spec in table.values():
+            if spec.type.startswith("Sampler"):
+                continue  # a callable
             flags.setdefault(spec.name, (spec, section))
             if spec.default is not None:
                 shown.setdefault(spec.name, spec.default)
@@ -200,7 +205,13 @@ def _flag(spec: OptionSpec, section: str, default: object) -> Flag:
     several = base in {_ONE_OR_SEVERAL, _PAIRS}
     kind = Pair() if base == _PAIRS else click.STRING if several else _type(spec)
     return Flag(
-        [spec.name, *declared], default=None, type=kind, multiple=several, help=text, section=section, metavar=_meta(spec)
+        [spec.name, *declared],
+        default=None,
+        type=kind,
+        multiple=several,
+        help=text,
+        section=section,
+        metavar=_meta(spec),
     )
 
 

@@ -10,9 +10,9 @@ use super::model::Model;
 use super::ops::{Rules, remove};
 use super::ram::{self, Blobs};
 use super::state::Measured;
-use crate::backend::{Backend, Tokenizer};
+use crate::backend::{Backend, Pick, Tokenizer};
 use crate::core::{
-    CellCost, DecodeOutcome, Limits, MemoryKind, Op, OpResult, PassStatus, RequestId, Row, SeqId, SeqPositions,
+    CellCost, DecodeOutcome, Drawn, Limits, MemoryKind, Op, OpResult, PassStatus, RequestId, Row, SeqId, SeqPositions,
     StateSize,
 };
 use crate::error::Error;
@@ -230,6 +230,14 @@ impl Backend for LlamaBackend {
         }
         let span = if self.limits.is_pool { self.context.span().unwrap_or(0) } else { 0 };
         DecodeOutcome { status, rows: rows_out, scored, positions, span, eval, sample }
+    }
+
+    fn offered(&mut self, request: RequestId) -> Option<(u64, Vec<f32>)> {
+        self.draws.offered(request)
+    }
+
+    fn settle(&mut self, request: RequestId, pick: Pick) -> Result<Drawn, Error> {
+        self.draws.settle(request, pick)
     }
 
     fn abort_flag(&self) -> Option<Arc<AtomicBool>> {

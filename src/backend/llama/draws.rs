@@ -1,7 +1,7 @@
 //! The samplers of the requests, and what they draw from the rows of a pass.
 
 use super::model::Model;
-use crate::backend::{Tokenizer, matcher};
+use crate::backend::{Pick, Tokenizer, matcher};
 use crate::core::{Drawn, Logprob, RequestId, Row, RowOutcome, SamplingParams, Scored, Token, TokenLogprobs};
 use crate::error::Error;
 use crate::sampling::{Pool, Sampler, Told};
@@ -12,6 +12,10 @@ use std::sync::Arc;
 struct Drawing {
     sampler: Sampler,
     prompt: Arc<[Token]>,
+    /// Who draws in the sampler's place.
+    custom: Option<u64>,
+    /// What was offered to whom that is.
+    offered: Vec<f32>,
 }
 
 /// The samplers of all requests that are begun.
@@ -39,7 +43,10 @@ impl Draws {
         let sampler = Sampler::new(params, prompt, model.n_vocab());
         let sampler = sampler.banning(params, prompt, model.eog(), stop_tokens, model.suppressed());
         let sampler = sampler.constrained(matcher(params.constraint.as_deref(), &**model)?);
-        self.of.insert(request, Drawing { sampler, prompt: Arc::clone(prompt) });
+        self.of.insert(
+            request,
+            Drawing { sampler, prompt: Arc::clone(prompt), custom: params.custom, offered: Vec::new() },
+        );
         Ok(())
     }
 
@@ -53,10 +60,16 @@ impl Draws {
     pub(super) fn draw(&mut self, rows: &[Row], logits: &mut [f32]) -> (Vec<RowOutcome>, Vec<Scored>) {
         let model = &*self.model;
         let n_vocab = model.n_vocab() as usize;
-        let (mut drawing, mut scored) = (Vec::new(), Vec::new());
+        let (mut drawing, mut scored, mut others) = (Vec::new(), Vec::new(), Vec::new());
         for (row, logits) in rows.iter().filter(|row| row.draws || row.scores).zip(logits.chunks_exact_mut(n_vocab)) {
             if row.draws {
-                drawing.push((row.request, logits));
+                match self.of.get_mut(&row.request).filter(|of| of.custom.is_some()) {
+                    Some(of) => {
+                        let offered = of.sampler.offer(logits).map(|()| of.offered = logits.to_vec());
+                        others.push(RowOutcome { request: row.request, drawn: offered.map(|()| Vec::new()) });
+                    }
+                    None => drawing.push((row.request, logits)),
+                }
             } else if let Some(of) = self.of.get_mut(&row.request) {
                 let pos = row.pos + 1;
                 let told = of.prompt.get(pos as usize).map(|token| of.sampler.score(logits, *token));
@@ -67,14 +80,31 @@ impl Draws {
         }
         let requests: Vec<RequestId> = drawing.iter().map(|(request, _)| *request).collect();
         let drawn = draw(&mut self.of, &self.pool, drawing);
-        let outcome = |(request, drawn): (RequestId, Result<One, Error>)| RowOutcome {
-            request,
-            drawn: drawn.map(|One { token, told, is_last }| {
-                let told = told.map(|told| Box::new(with_text(model, told)));
-                vec![Drawn { token, piece: model.piece(token, false), is_eog: model.is_eog(token), is_last, told }]
-            }),
+        let outcome = |(request, drawn): (RequestId, Result<One, Error>)| {
+            let drawn = drawn.map(|one| vec![one.into_drawn(model)]);
+            RowOutcome { request, drawn }
         };
-        (requests.into_iter().zip(drawn).map(outcome).collect(), scored)
+        let outcomes = requests.into_iter().zip(drawn).map(outcome);
+        (outcomes.chain(others).collect(), scored)
+    }
+
+    /// What a sampler of the caller's own is to draw from, once.
+    pub(super) fn offered(&mut self, request: RequestId) -> Option<(u64, Vec<f32>)> {
+        let of = self.of.get_mut(&request)?;
+        (!of.offered.is_empty()).then_some((of.custom?, of.offered.clone()))
+    }
+
+    /// What it answered.
+    pub(super) fn settle(&mut self, request: RequestId, pick: Pick) -> Result<Drawn, Error> {
+        let of = self.of.get_mut(&request).filter(|of| !of.offered.is_empty());
+        let of = of.ok_or_else(|| Error::Inference("nothing was offered to this sampler".into()))?;
+        let offered = std::mem::take(&mut of.offered);
+        let token = match pick {
+            Pick::Token(token) => of.sampler.settle(Some(token), &offered),
+            Pick::Logits(logits) => of.sampler.settle(None, &logits),
+        };
+        let one = One { token: token?, told: of.sampler.take_told(), is_last: of.sampler.is_over() };
+        Ok(one.into_drawn(&self.model))
     }
 }
 
@@ -84,6 +114,14 @@ struct One {
     token: Token,
     told: Option<Told>,
     is_last: bool,
+}
+
+impl One {
+    fn into_drawn(self, model: &Model) -> Drawn {
+        let Self { token, told, is_last } = self;
+        let told = told.map(|told| Box::new(with_text(model, told)));
+        Drawn { token, piece: model.piece(token, false), is_eog: model.is_eog(token), is_last, told }
+    }
 }
 
 /// What is told of a token, with the text of all tokens in it.
@@ -143,7 +181,12 @@ mod tests {
     #[test]
     fn a_row_that_is_no_number_fails_its_request_and_no_other() {
         let greedy = SamplingParams { temp: 0.0, ..SamplingParams::OFF };
-        let drawing = || Drawing { sampler: Sampler::new(&greedy, &[], 3), prompt: Arc::from([]) };
+        let drawing = || Drawing {
+            sampler: Sampler::new(&greedy, &[], 3),
+            prompt: Arc::from([]),
+            custom: None,
+            offered: Vec::new(),
+        };
         let mut of: BTreeMap<_, _> = [3, 5, 7, 9].map(|id| (RequestId(id), drawing())).into_iter().collect();
         let mut logits = [[0.0, 2.0, 1.0], [f32::NAN; 3], [0.0, 1.0, 5.0]];
         // Requests come in the order of their sequences, not of their numbers.

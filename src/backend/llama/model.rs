@@ -20,7 +20,7 @@ pub struct Model {
     /// Tokens that end a generation.
     eog: OnceLock<Vec<Token>>,
     /// Made when the first grammar is asked for.
-    pub(super) grammars: OnceLock<Result<Compiler, Error>>,
+    pub(super) grammars: OnceLock<Result<crate::grammar::Compiler, crate::error::Error>>,
     /// Making a context may adjust the model: one at a time.
     pub(super) making_context: Mutex<()>,
     pub(super) templates: OnceLock<Result<Mutex<Templates>, String>>,

@@ -8,6 +8,7 @@
 mod cells;
 mod config;
 mod disk;
+mod faults;
 mod sampler;
 mod tokenizer;
 
@@ -15,12 +16,12 @@ pub use config::{Fault, FaultRates, Latency, SimConfig};
 pub use disk::SimDisk;
 pub use tokenizer::SimTokenizer;
 
-use super::Backend;
+use super::{Backend, Pick};
+use crate::core::mix;
 use crate::core::{
     BlobId, DecodeOutcome, Drawn, Limits, MemoryKind, Op, OpResult, PassStatus, RequestId, Row, RowOutcome,
     SamplingParams, Scored, SeqId, SeqPositions, Token,
 };
-use crate::core::{GOLDEN, mix};
 use crate::error::Error;
 use cells::{Cells, Saved};
 use disk::Stored;
@@ -286,18 +287,9 @@ impl SimBackend {
         let Some(sampler) = self.samplers.get_mut(&row.request) else {
             return RowOutcome { request: row.request, drawn: Err(Error::Inference("no sampler".into())) };
         };
-        let token = match sampler.draw(context, last, &self.config) {
-            Ok(token) => token,
-            Err(error) => return RowOutcome { request: row.request, drawn: Err(error) },
-        };
-        let drawn = Drawn {
-            token,
-            piece: tokenizer::piece(token),
-            is_eog: token == tokenizer::EOG,
-            is_last: sampler.is_over(),
-            told: sampler.told(token),
-        };
-        RowOutcome { request: row.request, drawn: Ok(vec![drawn]) }
+        let drawn = sampler.draw(context, last, &self.config);
+        let drawn = drawn.map(|token| token.into_iter().map(|token| drawn_by(sampler, token)).collect());
+        RowOutcome { request: row.request, drawn }
     }
 
     /// What is told of a prompt's next token.
@@ -305,54 +297,6 @@ impl SimBackend {
         let pos = row.pos + 1;
         let told = self.samplers.get(&row.request)?.score(pos)?;
         Some(Scored { request: row.request, pos, told })
-    }
-
-    /// Whether a fault hits: an injected one that fits, or by chance.
-    fn strikes(&mut self, fits: impl Fn(&Fault) -> bool, rate: impl Fn(&FaultRates) -> u32) -> bool {
-        if let Some(at) = self.injected.iter().position(fits) {
-            self.injected.remove(at);
-            return true;
-        }
-        let rate = rate(&self.config.fault_rates);
-        rate > 0 && self.chance() % 1000 < u64::from(rate)
-    }
-
-    fn chance(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(GOLDEN);
-        mix(self.random)
-    }
-
-    /// The fault that hits this pass, if any, with the number of rows that stay.
-    fn pass_fault(&mut self, n_rows: usize) -> Option<(PassStatus, usize)> {
-        if self.strikes(|fault| *fault == Fault::KvFull, |rates| rates.kv_full) {
-            return Some((PassStatus::KvFull, 0));
-        }
-        let injected = self.injected.iter().position(|fault| matches!(fault, Fault::Fail(_)));
-        let code = match injected.and_then(|at| self.injected.remove(at)) {
-            Some(Fault::Fail(code)) => code,
-            Some(
-                Fault::KvFull
-                | Fault::RefuseOpen
-                | Fault::RefuseCopy
-                | Fault::RefuseTrim
-                | Fault::RefuseSave
-                | Fault::RefuseRestore
-                | Fault::RefuseStore
-                | Fault::RefuseLoad
-                | Fault::FailDraw
-                | Fault::Panic,
-            )
-            | None => {
-                let rate = u64::from(self.config.fault_rates.fail);
-                if rate == 0 || self.chance() % 1000 >= rate {
-                    return None;
-                }
-                [2, -1, -2, -3][(self.chance() % 4) as usize]
-            }
-        };
-        // Earlier ubatches stay after an abort or a failed computation; an invalid batch changes nothing.
-        let n_kept = if code == -1 { 0 } else { (self.chance() % (n_rows as u64)) as usize };
-        Some((PassStatus::Failed { code, reason: "injected".into() }, n_kept))
     }
 
     fn positions(&self, seqs: impl Iterator<Item = SeqId>) -> Vec<SeqPositions> {
@@ -413,6 +357,17 @@ impl Backend for SimBackend {
         DecodeOutcome { status: PassStatus::Done, rows: drawn, scored, positions, span, eval, sample: Duration::ZERO }
     }
 
+    fn offered(&mut self, request: RequestId) -> Option<(u64, Vec<f32>)> {
+        self.samplers.get(&request)?.offered()
+    }
+
+    fn settle(&mut self, request: RequestId, pick: Pick) -> Result<Drawn, Error> {
+        let sampler = self.samplers.get_mut(&request);
+        let sampler = sampler.ok_or_else(|| Error::Inference("no sampler".into()))?;
+        let token = sampler.settle(pick)?;
+        Ok(drawn_by(sampler, token))
+    }
+
     fn abort_flag(&self) -> Option<Arc<AtomicBool>> {
         (!self.limits.memory.is_recurrent()).then(|| Arc::clone(&self.abort))
     }
@@ -421,4 +376,9 @@ impl Backend for SimBackend {
 /// What a sequence's text depends on, extended by one token.
 pub(super) fn extend_hash(hash: u64, token: Token) -> u64 {
     mix(hash.wrapping_mul(0x0100_0000_01b3) ^ u64::from(token.unsigned_abs()).wrapping_add(1))
+}
+
+fn drawn_by(sampler: &Sampler, token: Token) -> Drawn {
+    let (piece, is_eog) = (tokenizer::piece(token), token == tokenizer::EOG);
+    Drawn { token, piece, is_eog, is_last: sampler.is_over(), told: sampler.told(token) }
 }

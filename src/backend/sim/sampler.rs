@@ -1,7 +1,7 @@
 //! The simulated draw: a function of what the sequence holds, of the seed, and of how many tokens were drawn.
 
 use super::{SimConfig, SimTokenizer, tokenizer};
-use crate::backend::matcher;
+use crate::backend::{Pick, matcher};
 use crate::core::{Logprob, SamplingParams, Telling, Token, TokenLogprobs, mix};
 use crate::error::Error;
 use crate::grammar::Matcher;
@@ -17,6 +17,8 @@ pub(super) struct Sampler {
     n_drawn: u64,
     bans: Bans,
     constraint: Option<Matcher>,
+    custom: Option<u64>,
+    offered: Vec<f32>,
     telling: Telling,
     prompt: Arc<[Token]>,
 }
@@ -31,22 +33,62 @@ impl Sampler {
         let seed = if sampling.temp > 0.0 { sampling.seed } else { 0 };
         let constraint = matcher(sampling.constraint.as_deref(), &SimTokenizer::new(config))?;
         let bans = Bans::new(sampling, prompt, &[tokenizer::EOG], stop_tokens);
-        Ok(Self { seed, n_drawn: 0, bans, constraint, telling: sampling.telling, prompt: Arc::clone(prompt) })
+        Ok(Self {
+            seed,
+            n_drawn: 0,
+            bans,
+            constraint,
+            custom: sampling.custom,
+            offered: Vec::new(),
+            telling: sampling.telling,
+            prompt: Arc::clone(prompt),
+        })
     }
 
-    /// The next token, behind `last`, of a sequence with this hash.
-    pub(super) fn draw(&mut self, context: u64, last: Token, config: &SimConfig) -> Result<Token, Error> {
+    /// The next token (none where a sampler of the caller's own draws it), behind `last`, of a sequence with this hash.
+    pub(super) fn draw(&mut self, context: u64, last: Token, config: &SimConfig) -> Result<Option<Token>, Error> {
         self.n_drawn += 1;
         let hash = mix(context ^ mix(self.seed.wrapping_add(self.n_drawn)));
         let tokens = (0..TRIES).map(|n| tokenizer::next_token(hash.wrapping_add(n << 40), last, config));
         let first = (hash % u64::from(config.n_vocab)) as Token;
         let mut any = tokens.chain(first..config.n_vocab as Token).chain(0..first);
         let token = any.find(|token| !self.bans.holds(*token) && self.allows(*token)).unwrap_or(tokenizer::EOG);
+        if self.custom.is_some() {
+            self.offered = vec![0.0; config.n_vocab as usize];
+            self.offered[token as usize] = 10.0;
+            self.bans.apply(&mut self.offered);
+            let masked = self.constraint.as_mut().map_or(Ok(()), |constraint| constraint.mask(&mut self.offered));
+            return masked.map(|()| None).map_err(Error::Grammar);
+        }
+        self.accept(token).map(Some)
+    }
+
+    fn accept(&mut self, token: Token) -> Result<Token, Error> {
         if let Some(constraint) = &mut self.constraint {
             constraint.accept(token).map_err(Error::Grammar)?;
         }
         self.bans.accept(token);
         Ok(token)
+    }
+
+    /// What a sampler of the caller's own is to draw from: the token that would be drawn has the largest logit.
+    pub(super) fn offered(&self) -> Option<(u64, Vec<f32>)> {
+        (!self.offered.is_empty()).then_some((self.custom?, self.offered.clone()))
+    }
+
+    /// What it answered.
+    pub(super) fn settle(&mut self, pick: Pick) -> Result<Token, Error> {
+        let offered = std::mem::take(&mut self.offered);
+        let token = match pick {
+            Pick::Token(token) => Some(token),
+            Pick::Logits(logits) => {
+                let best = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b]));
+                best.map(|token| token as Token)
+            }
+        };
+        let is_there = |token: &Token| offered.get(*token as usize).is_some_and(|logit| *logit > f32::NEG_INFINITY);
+        let token = token.filter(is_there);
+        self.accept(token.ok_or_else(|| Error::Inference("the sampler drew what may not be drawn".into()))?)
     }
 
     fn allows(&mut self, token: Token) -> bool {

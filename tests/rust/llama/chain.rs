@@ -43,7 +43,9 @@ fn theirs(p: &SamplingParams, prompt: &[Token], logits: &[f32]) -> Probabilities
                 },
             );
         }
-        prompt.iter().for_each(|token| sys::llama_sampler_accept(chain, *token));
+        for token in prompt {
+            sys::llama_sampler_accept(chain, *token);
+        }
         sys::llama_sampler_apply(chain, &raw mut array);
         let left = std::slice::from_raw_parts(array.data, array.size);
         let max = left.iter().map(|t| t.logit).fold(f32::NEG_INFINITY, f32::max);
@@ -136,8 +138,8 @@ fn any_logits() -> impl Strategy<Value = Vec<f32>> {
     let long = prop_oneof![1..4_usize, 2..200_usize, 500..1500_usize];
     long.prop_flat_map(|n| prop::collection::vec((-12.0_f32..12.0, 0.0_f32..1.0), n)).prop_map(|logits| {
         let mut logits: Vec<f32> = logits.into_iter().map(|(x, tail)| x - tail.max(1e-6).ln()).collect();
-        for i in 0..logits.len() {
-            logits[i] += i as f32 * 1e-4;
+        for (i, logit) in logits.iter_mut().enumerate() {
+            *logit += i as f32 * 1e-4;
         }
         logits
     })

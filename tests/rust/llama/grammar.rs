@@ -83,7 +83,9 @@ impl Theirs {
         // SAFETY: the sampler is alive and the array is one of the vocabulary.
         unsafe { sys::llama_sampler_apply(self.0.as_ptr(), &raw mut array) };
         let mut allowed = vec![false; n_tokens];
-        data.iter().for_each(|token| allowed[token.id as usize] = token.logit == 0.0);
+        for token in &data {
+            allowed[token.id as usize] = token.logit == 0.0;
+        }
         allowed
     }
 

@@ -102,7 +102,7 @@ fn run_all(sim: &mut Simulation) -> Seen {
 }
 
 fn run_on(sim: &mut Simulation, seen: &mut Seen) {
-    for _ in 0..100_000 {
+    for _ in 0..200_000 {
         let more = sim.step();
         sim.check();
         seen.take(sim);
@@ -110,7 +110,7 @@ fn run_on(sim: &mut Simulation, seen: &mut Seen) {
             return;
         }
     }
-    panic!("100,000 steps were not enough");
+    panic!("200,000 steps were not enough");
 }
 
 /// The text of a request that runs alone on an empty backend.

@@ -23,6 +23,7 @@ enum Happening {
         stop: bool,
         telling: Telling,
         n: u32,
+        custom: Option<u64>,
     },
     Cancel(u8),
     Begin,
@@ -47,10 +48,11 @@ fn happening() -> impl Strategy<Value = Happening> {
         prop::bool::weighted(0.2),
         (prop::option::weighted(0.2, 0u32..3), prop::option::weighted(0.2, 0u32..3)),
         prop_oneof![4 => Just(1u32), 1 => 2u32..4],
+        prop::option::weighted(0.2, Just(7u64)),
     )
-        .prop_map(|(len, shared, max_tokens, scope, priority, cache, timeout_ms, stop, told, n)| {
+        .prop_map(|(len, shared, max_tokens, scope, priority, cache, timeout_ms, stop, told, n, custom)| {
             let telling = Telling { drawn: told.0, prompt: told.1, after_sampling: false };
-            Happening::Submit { len, shared, max_tokens, scope, priority, cache, timeout_ms, stop, telling, n }
+            Happening::Submit { len, shared, max_tokens, scope, priority, cache, timeout_ms, stop, telling, n, custom }
         });
     let fault = prop::sample::select(vec![
         Fault::KvFull,
@@ -160,7 +162,19 @@ fn swarm(config: &SimConfig, options: &SchedulerOptions, happenings: &[Happening
     let mut next = 1;
     for happening in happenings {
         match happening {
-            Happening::Submit { len, shared, max_tokens, scope, priority, cache, timeout_ms, stop, telling, n } => {
+            Happening::Submit {
+                len,
+                shared,
+                max_tokens,
+                scope,
+                priority,
+                cache,
+                timeout_ms,
+                stop,
+                telling,
+                n,
+                custom,
+            } => {
                 let tokens =
                     [prompt(*shared), (0..*len).map(|i| ((next * 31 + u64::from(i)) % 250) as Token).collect()]
                         .concat();
@@ -173,7 +187,7 @@ fn swarm(config: &SimConfig, options: &SchedulerOptions, happenings: &[Happening
                         ..StopRules::default()
                     },
                     timeout: timeout_ms.map(Duration::from_millis),
-                    sampling: SamplingParams { telling: *telling, seed: 7, ..SamplingParams::OFF },
+                    sampling: SamplingParams { telling: *telling, custom: *custom, seed: 7, ..SamplingParams::OFF },
                     ..request(next, tokens, *max_tokens)
                 };
                 for r in r.siblings(*n) {
@@ -199,14 +213,7 @@ fn swarm(config: &SimConfig, options: &SchedulerOptions, happenings: &[Happening
         sim.check();
         seen.take(&mut sim);
     }
-    for _ in 0..200_000 {
-        let more = sim.step();
-        sim.check();
-        seen.take(&mut sim);
-        if !more {
-            break;
-        }
-    }
+    run_on(&mut sim, &mut seen);
     assert_eq!(seen.ends.len(), requests.len(), "every request that was taken ended, and nothing is left");
     for (id, finished) in &seen.ends {
         if matches!(finished.end, Ok(FinishReason::MaxTokens | FinishReason::Stop)) {
