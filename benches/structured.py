@@ -2,7 +2,7 @@
 
 First 200 requests with 20 schemas of the real world (tests/stand_ins/schemas.py), at 16 streams: every answer that was
 not cut off is validated by `jsonschema`, formats included. Then the share of a pass that the draws take, of passes in
-which 16 streams decode, by the engine's own clock: with the defaults of the package, with penalties and biases, and with
+which 16 streams decode, by the engine's own clock: with the package's defaults, with penalties and biases, and with
 schemas (median over passes):
 
     python benches/structured.py --model gemma.gguf

@@ -290,9 +290,18 @@ impl Intake {
     }
 
     fn refusal(&self, n: u32) -> Option<Error> {
+        if let Some(error) = self.gone() {
+            return Some(error);
+        }
+        if self.policy == QueueFullPolicy::Raise && self.bound.is_some_and(|bound| n > bound) {
+            let bound = self.bound.unwrap_or_default();
+            return Some(Error::Option(format!(
+                "n={n}: at most {bound} answers run and wait here (n_parallel + max_queue)"
+            )));
+        }
         let has_room = self.bound.is_none_or(|bound| self.n_in_flight.saturating_add(n) <= bound);
         let full = self.policy == QueueFullPolicy::Raise && !has_room;
-        self.gone().or_else(|| full.then_some(Error::QueueFull { max_queue: self.max_queue }))
+        full.then_some(Error::QueueFull { max_queue: self.max_queue })
     }
 
     fn register(&mut self, at: Time, request: &mut Request, n: u32, counted: bool) -> Arc<Mailbox> {

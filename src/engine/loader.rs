@@ -69,9 +69,8 @@ impl Shared {
             match self.settler.settle(asked, model, &mut entry.request) {
                 Ok(()) => {
                     self.with_intake(|intake| {
-                        for entry in intake.let_all_through(entry, n) {
-                            self.send(Command::Submit(Box::new(entry)));
-                        }
+                        let entries = intake.let_all_through(entry, n);
+                        self.send(Command::Submit(entries));
                     });
                 }
                 Err(error) => entry.mailbox.ids().for_each(|id| self.end_outside(id, Err(error.clone()))),

@@ -33,8 +33,8 @@ pub(super) enum Command {
     Start(MakeBackend, Identity),
     /// A sampler of the caller's own has drawn, or failed.
     Chosen(RequestId, Result<Pick, String>),
-    /// A request comes in.
-    Submit(Box<Entry>),
+    /// Requests come in; answers to one prompt together, so that none of them has ended before another is there.
+    Submit(Vec<Entry>),
     /// A request is cancelled.
     Cancel(RequestId),
     /// A session is to be saved or loaded.
@@ -143,8 +143,8 @@ impl Shared {
         let entered = self.with_intake(|intake| {
             let (mailbox, entries) = intake.enter(at, request, n)?;
             let held = entries.len() < n as usize;
-            for entry in entries {
-                self.send(Command::Submit(Box::new(entry)));
+            if !entries.is_empty() {
+                self.send(Command::Submit(entries));
             }
             Ok((mailbox, held))
         });
@@ -214,8 +214,9 @@ impl Shared {
     fn remove(&self, id: RequestId) -> Option<Removed> {
         self.with_intake(|intake| {
             let mut removed = intake.remove(id)?;
-            for entry in removed.next.drain(..) {
-                self.send(Command::Submit(Box::new(entry)));
+            let next = std::mem::take(&mut removed.next);
+            if !next.is_empty() {
+                self.send(Command::Submit(next));
             }
             Some(removed)
         })

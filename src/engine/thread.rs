@@ -1,6 +1,7 @@
 //! The engine thread: it owns the scheduler and the backend, and does what the one says with the other.
 
 use super::disk::{self, WithDisk};
+use super::intake::Entry;
 use super::loader::MakeBackend;
 use super::mailbox::Mailbox;
 use super::prompt::Identity;
@@ -179,16 +180,7 @@ impl EngineThread {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Submit(entry) if entry.mailbox.has_ended(entry.request.id) => {
-                self.shared.count_outside(&Ok(FinishReason::Cancelled));
-            }
-            Command::Submit(entry) => {
-                let id = entry.request.id;
-                match self.scheduler.submit(entry.at, entry.request) {
-                    Ok(()) => drop(self.routes.insert(id, entry.mailbox)),
-                    Err(error) => self.shared.end_outside(id, Err(error)),
-                }
-            }
+            Command::Submit(entries) => entries.into_iter().for_each(|entry| self.take_in(entry)),
             Command::Cancel(id) => {
                 self.shared.passes.settle(id);
                 self.scheduler.cancel(self.shared.clock.now(), id);
@@ -200,6 +192,18 @@ impl EngineThread {
             Command::Transfer(asked) => self.transfers.begin(&mut self.scheduler, self.shared.clock.now(), asked),
             // The loader runs once, and this thread has what it gave.
             Command::Start(..) | Command::Look => {}
+        }
+    }
+
+    fn take_in(&mut self, entry: Entry) {
+        let id = entry.request.id;
+        if entry.mailbox.has_ended(id) {
+            self.shared.count_outside(&Ok(FinishReason::Cancelled));
+            return;
+        }
+        match self.scheduler.submit(entry.at, entry.request) {
+            Ok(()) => drop(self.routes.insert(id, entry.mailbox)),
+            Err(error) => self.shared.end_outside(id, Err(error)),
         }
     }
 

@@ -77,6 +77,26 @@ impl Matcher {
         }
     }
 
+    /// A token that is not allowed was drawn: give -inf to all that are not, or, before a trigger, where each would have to
+    /// be tried, to that one.
+    ///
+    /// # Errors
+    /// As [`Self::mask`].
+    pub fn refuse(&mut self, token: Token, logits: &mut [f32]) -> Result<(), String> {
+        if !matches!(self.state, State::Waiting(_)) {
+            return self.mask(logits);
+        }
+        if let Some(logit) = usize::try_from(token).ok().and_then(|token| logits.get_mut(token)) {
+            *logit = f32::NEG_INFINITY;
+        }
+        Ok(())
+    }
+
+    /// Whether the text from which on the grammar holds has not come yet.
+    pub fn is_waiting(&self) -> bool {
+        matches!(self.state, State::Waiting(_))
+    }
+
     /// Give -inf to each token that is not allowed.
     ///
     /// # Errors

@@ -32,6 +32,9 @@ use penalties::Penalties;
 use rng::Rng;
 use row::{Row, pick, weight};
 
+/// Tokens that a grammar refuses of one row until it gives up: before a trigger each is tried by itself.
+const MAX_REFUSED: usize = 24;
+
 /// Draws the tokens of one request. Advances with each token that it draws.
 #[derive(Clone, Debug)]
 pub struct Sampler {
@@ -141,7 +144,9 @@ impl Sampler {
             self.raw.extend_from_slice(logits);
         }
         self.edit(logits)?;
-        self.constraint.as_mut().map_or(Ok(()), |constraint| constraint.mask(logits)).map_err(Error::Grammar)
+        // Before a trigger each token would have to be tried.
+        let masks = self.constraint.as_mut().filter(|constraint| !constraint.is_waiting());
+        masks.map_or(Ok(()), |constraint| constraint.mask(logits)).map_err(Error::Grammar)
     }
 
     /// Somebody else drew a token, or wants the chain to draw from these logits, which were offered.
@@ -221,19 +226,16 @@ impl Sampler {
     /// A token that the grammar allows: it looks at the one that is drawn first, and only where that is refused at all.
     fn choose_allowed(&mut self, logits: &mut [f32]) -> Result<usize, Error> {
         let before = self.mirostat;
-        let token = self.choose(logits).ok_or_else(nothing_left)?;
-        let Some(constraint) = &mut self.constraint else { return Ok(token) };
-        let token = if constraint.allows(token as Token).map_err(Error::Grammar)? {
-            token
-        } else {
-            constraint.mask(logits).map_err(Error::Grammar)?;
+        for _ in 0..MAX_REFUSED {
+            let token = self.choose(logits).ok_or_else(nothing_left)?;
+            let Some(constraint) = &mut self.constraint else { return Ok(token) };
+            if constraint.allows(token as Token).map_err(Error::Grammar)? {
+                return constraint.accept(token as Token).map(|()| token).map_err(Error::Grammar);
+            }
+            constraint.refuse(token as Token, logits).map_err(Error::Grammar)?;
             self.mirostat = before;
-            self.choose(logits).ok_or_else(nothing_left)?
-        };
-        if let Some(constraint) = &mut self.constraint {
-            constraint.accept(token as Token).map_err(Error::Grammar)?;
         }
-        Ok(token)
+        Err(Error::Grammar(format!("{MAX_REFUSED} tokens would have begun with a trigger and broken the grammar")))
     }
 
     fn edit(&self, logits: &mut [f32]) -> Result<(), Error> {

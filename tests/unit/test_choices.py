@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from llama_batch import Completion, Engine, QueueFullError, RequestTimeoutError
+from llama_batch import Completion, Engine, OptionError, QueueFullError, RequestTimeoutError
 
 SIM = "sim:?pass_ms=0&row_ms=0"
 PROMPT = [65 + i % 26 for i in range(200)]
@@ -77,8 +77,10 @@ def test_a_queue_takes_all_answers_or_none() -> None:
         running.cancel()
         running.result(timeout=60)
         assert engine.stats().in_flight == 0
-        with pytest.raises(QueueFullError):
+        with pytest.raises(OptionError, match="at most 5 answers"):
             ask(engine, n=6)
+        with pytest.raises(OptionError, match="at most 5 answers"):
+            list(engine.map([PROMPT], n=6))
         assert len(ask(engine, n=5).choices) == 5
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import jsonschema
 import pytest
 from llama_batch import Engine, GrammarError, OptionError
 from llama_batch._structured import settle
@@ -116,3 +117,33 @@ def test_what_is_wrong_is_refused(options: dict[str, Any], error: type[Exception
     waiting = Engine(SIM + "&load_ms=100")
     with waiting, pytest.raises(error, match=reason):
         waiting.generate([1], max_tokens=3, **options).result()
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "pattern": '^[^"]$'},
+        {"type": "string", "pattern": r"^[^\\]$"},
+        {"type": "string", "pattern": r"^[\x00-!#-\x7f]$"},
+        {"type": "string", "pattern": r'^(?:[^"\\]|a)$'},
+        {"type": "object", "patternProperties": {'^[^"]$': {"type": "null"}}, "additionalProperties": False},
+        {"type": "number", "maximum": -1, "exclusiveMaximum": -100},
+        {"type": "number", "maximum": 255, "exclusiveMinimum": 0.001},
+    ],
+)
+def test_what_a_schema_excludes_is_in_no_answer(schema: dict[str, Any]) -> None:
+    validator = jsonschema.Draft202012Validator(schema)
+    with Engine(SIM, n_parallel=16, max_queue=0) as engine:
+        asked = [engine.generate("x", json_schema=schema, max_tokens=60, seed=seed) for seed in range(600)]
+        whole = [done for done in (g.result() for g in asked) if done.finish_reason == "eog"]
+        assert len(whole) > 20
+        for done in whole:
+            assert validator.is_valid(done.parsed), done.text
+
+
+def test_a_step_that_takes_too_long_to_compile_is_refused() -> None:
+    with Engine(SIM) as engine:
+        done = engine.generate("x", json_schema={"type": "integer", "multipleOf": 100}, max_tokens=40).result()
+        assert done.parsed is None or done.parsed % 100 == 0
+        with pytest.raises(GrammarError, match="multipleOf"):
+            engine.generate("x", json_schema={"type": "integer", "multipleOf": 123456789}).result(timeout=60)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-    from llama_batch import Engine
+    from llama_batch import Completion, Engine
 
 _SYNC_INTERVAL_S = 1.0
 _REASON_LENGTH = 100
@@ -208,6 +208,7 @@ class _Job:
             answer = {"text": done.text, "finish_reason": done.finish_reason, "usage": usage, "seed": done.seed}
             if done.stop_reason is not None:
                 answer["stop_reason"] = done.stop_reason
+            answer.update(_asked_for(done))
             self.tally.n_answered += 1
             self.tally.n_tokens += done.usage.generated_tokens
         self.output.write(line, answer)
@@ -250,3 +251,18 @@ def _bar(tally: _Tally) -> Iterator[Callable[[], None]]:
             bars.update(task, completed=tally.n_done, rate=f"{rate:.0f} tokens/s{failed}")
 
         yield show
+
+
+def _asked_for(done: Completion) -> dict[str, Any]:
+    """What stands in an answer only where a line asks for it: the other answers, and how likely tokens were."""
+    found: dict[str, Any] = {}
+    if done.others:
+        found["choices"] = [
+            {"text": choice.text, "finish_reason": choice.finish_reason, "seed": choice.seed} for choice in done.choices
+        ]
+    if done.logprobs is not None:
+        found["logprobs"] = [[told.as_openai() for told in choice.logprobs or ()] for choice in done.choices]
+        found["logprobs"] = found["logprobs"] if done.others else found["logprobs"][0]
+    if done.prompt_logprobs is not None:
+        found["prompt_logprobs"] = [told and told.as_openai() for told in done.prompt_logprobs]
+    return found

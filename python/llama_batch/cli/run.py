@@ -78,6 +78,9 @@ def command(ctx: click.Context, /, prompts: tuple[str, ...], **flags: Any) -> in
         )
     if flags["output"] is not None or flags["overwrite"]:
         raise click.UsageError("--output and --overwrite belong to --input", ctx)
+    if alone := sorted({"n", "logprobs", "prompt_logprobs"} & request.keys()):
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in alone)
+        raise click.UsageError(f"{names}: only a batch job (--input) has a place for that in its answers", ctx)
     texts = _read(prompts, ctx)
     start = {"n_parallel": max(4, min(len(texts), _N_PARALLEL_MAX)), "max_queue": 0, **start}
     return _run(texts, flags["model"], start, request, raw=flags["raw"])

@@ -128,6 +128,7 @@ impl Walk {
             return Err("`$id` within a schema is not supported".into());
         }
         numbers::check(schema)?;
+        numbers::narrow(schema);
         check_texts(schema)?;
         check_counts(schema)?;
         patterns::narrow(schema)?;

@@ -35,13 +35,24 @@ fn narrowed(pattern: &str) -> String {
     while let Some(c) = chars.next() {
         match (c, class) {
             ('\\', _) => match chars.next() {
-                Some(c) => escape(c, class, &mut out),
+                Some(c) => {
+                    escape(c, class, &mut out);
+                    // The same of a range that begins with the first of them.
+                    let zeros = if c == 'x' { "00-" } else { "0000-" };
+                    let rest: String = chars.clone().take(zeros.len()).collect();
+                    if class == Some(false) && matches!(c, 'x' | 'u') && rest == zeros {
+                        out.push_str(&zeros.replace("0-", "2-"));
+                        chars.by_ref().take(zeros.len()).for_each(drop);
+                    }
+                }
                 None => out.push('\\'),
             },
             ('[', None) => {
                 out.push('[');
                 let negated = chars.next_if_eq(&'^').is_some();
-                out.push_str(if negated { "^" } else { "" });
+                // To llguidance a class with every control character has the escaped quote and backslash too, whatever
+                // it says of those. Nothing is lost by one that no answer spells.
+                out.push_str(if negated { "^\\x01" } else { "" });
                 // The first bracket of a class is one of its characters.
                 out.push_str(if chars.next_if_eq(&']').is_some() { "\\]" } else { "" });
                 class = Some(negated);
@@ -80,10 +91,12 @@ mod tests {
     #[test]
     fn classes_are_no_wider_than_python_s() {
         assert_eq!(narrowed(r"^\d+-\w$"), r"^\d+-\w$");
-        assert_eq!(narrowed(r"[^\d]"), r"[^\p{Nd}]");
+        assert_eq!(narrowed(r"[^\d]"), r"[^\x01\p{Nd}]");
         assert_eq!(narrowed(r"\D\\D"), r"\P{Nd}\\D");
         assert_eq!(narrowed(r"[[a&&b]"), r"[\[a\&\&b]");
         assert_eq!(narrowed("[]a]x"), r"[\]a]x");
+        assert_eq!(narrowed("[^]a]"), r"[^\x01\]a]");
+        assert_eq!(narrowed(r"[\x00-!\u0000-!]"), r"[\x02-!\u0002-!]");
         assert_eq!(narrowed("[+--]"), r"[+-\-]");
     }
 }
