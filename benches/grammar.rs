@@ -19,14 +19,7 @@ const SCHEMA: &str = r##"{"type":"object","properties":{"id":{"type":"string","f
 
 const ANSWER: &str = r#"{"id":"123e4567-e89b-12d3-a456-426614174000","name":"Grace Hopper","email":"grace@navy.org","status":"active","age":85,"tags":["compilers"],"address":{"street":"1 Main Street","city":"Arlington"},"orders":[{"sku":"A-1","amount":12.5}]}"#;
 
-const JSON: &str = r#"root ::= object
-value ::= object | array | string | number | ("true" | "false" | "null") ws
-object ::= "{" ws (string ":" ws value ("," ws string ":" ws value)*)? "}" ws
-array ::= "[" ws (value ("," ws value)*)? "]" ws
-string ::= "\"" ([^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}))* "\"" ws
-number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9] [1-9]{0,15})? ws
-ws ::= | " " | "\n" [ \t]{0,20}
-"#;
+const JSON: &str = include_str!("../tests/rust/json.gbnf");
 
 /// Nothing of it but single characters can be a terminal.
 const CHARACTERS: &str =

@@ -22,8 +22,8 @@ pub trait Backend {
     /// row that draws.
     fn decode(&mut self, rows: &[Row]) -> DecodeOutcome;
 
-    /// The logits that a sampler of the caller's own is to draw from, for a row that drew nothing; and its number. Once.
-    fn offered(&mut self, request: RequestId) -> Option<(u64, Vec<f32>)> {
+    /// The logits that a sampler of the caller's own is to draw from, for a row that drew nothing; and its number.
+    fn offered(&self, request: RequestId) -> Option<(u64, Vec<f32>)> {
         let _ = request;
         None
     }

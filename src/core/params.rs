@@ -114,8 +114,14 @@ impl SamplingParams {
 
     /// The values of a request where it gave them, the engine's otherwise.
     pub(super) fn draft(options: &RequestOptions, engine: &StartOptions, fresh_seed: u64) -> Self {
-        macro_rules! or_the_engine_s {
-            ($($name:ident),*) => { Self { $($name: options.$name.unwrap_or(engine.$name),)* ..Self::OFF } };
+        // Every option is named, so that a new one does not compile before somebody looked at who reads it: those that
+        // stand for the engine's here, the others below, in `Words` and in request.rs.
+        macro_rules! settled {
+            (of_the_engine: $($name:ident),*; others: $($other:ident),*) => {{
+                let RequestOptions { $($name,)* $($other,)* } = options;
+                let _ = ($($other),*);
+                Self { $($name: $name.unwrap_or(engine.$name),)* ..Self::OFF }
+            }};
         }
         let telling = Telling {
             drawn: options.logprobs,
@@ -129,28 +135,16 @@ impl SamplingParams {
             seed: options.seed.or(engine.seed).unwrap_or(fresh_seed),
             ignore_eos: options.ignore_eos,
             min_tokens: options.min_tokens,
-            ..or_the_engine_s!(
-                temp,
-                dynatemp_range,
-                dynatemp_exponent,
-                top_k,
-                top_p,
-                min_p,
-                typical_p,
-                top_n_sigma,
-                xtc_probability,
-                xtc_threshold,
-                penalty_repeat,
-                penalty_freq,
-                penalty_present,
-                penalty_last_n,
-                dry_multiplier,
-                dry_base,
-                dry_allowed_length,
-                dry_penalty_last_n,
-                mirostat,
-                mirostat_tau,
-                mirostat_eta
+            ..settled!(
+                of_the_engine: temp, dynatemp_range, dynatemp_exponent, top_k, top_p, min_p, typical_p, top_n_sigma,
+                    xtc_probability, xtc_threshold, penalty_repeat, penalty_freq, penalty_present, penalty_last_n,
+                    dry_multiplier, dry_base, dry_allowed_length, dry_penalty_last_n, mirostat, mirostat_tau,
+                    mirostat_eta;
+                others: max_tokens, timeout, queue_timeout, stall_timeout, priority, cache_prompt, session, cache_scope,
+                    stop, include_stop, stop_token_ids, min_tokens, ignore_eos, dry_sequence_breakers, samplers,
+                    logit_bias, banned_token_ids, allowed_token_ids, bad_words, logprobs, prompt_logprobs,
+                    post_sampling_logprobs, n, grammar, grammar_root, json_schema, regex, choice, grammar_triggers,
+                    sampler, seed
             )
         }
     }

@@ -234,8 +234,11 @@ impl Scheduler {
         let work = if self.ops.is_empty() { work } else { Some(self.prepare()) };
         self.in_flight = work.is_some();
         self.check_step();
-        let waits = self.live.is_empty() || self.is_pending();
-        assert!(work.is_some() || waits, "nothing to do although requests are waiting");
+        // In this order: the last is a walk over all who wait.
+        assert!(
+            work.is_some() || self.live.is_empty() || self.is_pending(),
+            "nothing to do although requests are waiting"
+        );
         work
     }
 

@@ -65,6 +65,13 @@ pub struct Row {
     pub scores: bool,
 }
 
+impl Row {
+    /// Whether its logits are looked at.
+    pub const fn is_looked_at(&self) -> bool {
+        self.draws || self.scores
+    }
+}
+
 /// One thing to do before a forward pass. Carried out in order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Op {
@@ -322,7 +329,7 @@ pub struct SeqPositions {
 pub struct DecodeOutcome {
     /// How it ended.
     pub status: PassStatus,
-    /// One for each row that draws, in the order of the rows; empty unless the pass is done.
+    /// One for each row that draws; empty unless the pass is done.
     pub rows: Vec<RowOutcome>,
     /// One for each row that scores; empty unless the pass is done.
     pub scored: Vec<Scored>,
@@ -335,6 +342,14 @@ pub struct DecodeOutcome {
     pub eval: Duration,
     /// Length of the draws.
     pub sample: Duration,
+}
+
+impl DecodeOutcome {
+    /// Whose rows drew nothing, because samplers of the callers' own do.
+    pub fn undrawn(&self) -> impl Iterator<Item = RequestId> {
+        let waits = |row: &&RowOutcome| row.drawn.as_ref().is_ok_and(Vec::is_empty);
+        self.rows.iter().filter(waits).map(|row| row.request)
+    }
 }
 
 /// What came of a [`Work`], of the same kind.

@@ -170,7 +170,7 @@ impl Backend for WithDisk {
         self.inner.decode(rows)
     }
 
-    fn offered(&mut self, request: RequestId) -> Option<(u64, Vec<f32>)> {
+    fn offered(&self, request: RequestId) -> Option<(u64, Vec<f32>)> {
         self.inner.offered(request)
     }
 

@@ -293,8 +293,8 @@ impl Intake {
         if let Some(error) = self.gone() {
             return Some(error);
         }
-        if self.policy == QueueFullPolicy::Raise && self.bound.is_some_and(|bound| n > bound) {
-            let bound = self.bound.unwrap_or_default();
+        let refused = self.bound.filter(|bound| self.policy == QueueFullPolicy::Raise && n > *bound);
+        if let Some(bound) = refused {
             return Some(Error::Option(format!(
                 "n={n}: at most {bound} answers run and wait here (n_parallel + max_queue)"
             )));

@@ -10,7 +10,7 @@ use super::shared::{Command, Shared};
 use super::waker::Wakes;
 use super::{Callables, panic_text};
 use crate::backend::Backend;
-use crate::core::{Event, FinishReason, Outcome, RequestId, RowOutcome, Scheduler, SchedulerOptions, Time, Work};
+use crate::core::{Event, FinishReason, Outcome, RequestId, Scheduler, SchedulerOptions, Time, Work};
 use crate::error::Error;
 use crate::options::{StartOptions, StrategyOption};
 use std::collections::BTreeMap;
@@ -130,7 +130,10 @@ impl EngineThread {
         // Before the outcome: a pass may have been aborted because of what they say.
         self.drain_commands();
         let now = self.shared.clock.now();
-        let undrawn = undrawn(&outcome);
+        let undrawn: Vec<RequestId> = match &outcome {
+            Outcome::Decode(outcome) => outcome.undrawn().collect(),
+            Outcome::Prepare(_) | Outcome::Strategy(_) => Vec::new(),
+        };
         self.scheduler.apply(now, work, outcome);
         for request in undrawn {
             self.ask_sampler(request);
@@ -251,13 +254,6 @@ impl EngineThread {
             self.shared.telemetry.publish(self.shared.clock, || event.clone(), &mut self.wakes);
         }
     }
-}
-
-/// Whose rows drew nothing, because samplers of the callers' own do.
-fn undrawn(outcome: &Outcome) -> Vec<RequestId> {
-    let Outcome::Decode(outcome) = outcome else { return Vec::new() };
-    let waits = |row: &&RowOutcome| row.drawn.as_ref().is_ok_and(Vec::is_empty);
-    outcome.rows.iter().filter(waits).map(|row| row.request).collect()
 }
 
 fn strategy_id(options: &StartOptions) -> Option<u64> {

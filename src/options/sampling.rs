@@ -126,22 +126,15 @@ impl LogitBias {
     }
 
     fn token(value: &Value) -> Result<TokenOrText, String> {
-        match value {
-            Value::Str(text) if text.is_empty() => Err("holds an empty text".into()),
-            Value::Str(text) => Ok(TokenOrText::Text(text.clone())),
-            Value::None
-            | Value::Bool(_)
-            | Value::Int(_)
-            | Value::Float(_)
-            | Value::List(_)
-            | Value::Map(_)
-            | Value::Key(_)
-            | Value::Callable(_)
-            | Value::Other(_) => {
-                let token = u32::read(value, Some(Range { min: 0.0, max: f64::from(i32::MAX) }));
-                token.map(TokenOrText::Token).map_err(|why| format!("holds a token that {why}"))
-            }
+        if let Value::Str(text) = value {
+            return if text.is_empty() {
+                Err("holds an empty text".into())
+            } else {
+                Ok(TokenOrText::Text(text.clone()))
+            };
         }
+        let token = u32::read(value, Some(Range { min: 0.0, max: f64::from(i32::MAX) }));
+        token.map(TokenOrText::Token).map_err(|why| format!("holds a token that {why}"))
     }
 }
 

@@ -176,24 +176,18 @@ fn running_loop(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
 
 /// The completion, with all answers in it. One that has no end of its own yet has that of the whole.
 fn completions<'py>(py: Python<'py>, ticket: &engine::Ticket, end: &Finished) -> PyResult<Bound<'py, PyAny>> {
-    let mailbox = ticket.mailbox();
-    let answers = mailbox.so_far();
-    let mut rest = PyTuple::empty(py);
-    for (i, answer) in answers.iter().enumerate().rev() {
-        let finished = answer.end.as_deref().unwrap_or(end);
-        let fields = completion(py, mailbox.telling(), answer, finished)?;
+    let (mailbox, class) = (ticket.mailbox(), py.import("llama_batch.types")?.getattr("Completion")?);
+    let made = |(i, answer): (usize, &SoFar), others: Bound<'py, PyTuple>| {
+        let fields = completion(py, mailbox.telling(), answer, answer.end.as_deref().unwrap_or(end))?;
         fields.set_item("seed", sibling_seed(ticket.seed(), i as u64))?;
         fields.set_item("index", i)?;
-        let others = if i == 0 { rest.clone() } else { PyTuple::empty(py) };
         fields.set_item("others", others)?;
-        let made = py.import("llama_batch.types")?.getattr("Completion")?.call((), Some(&fields))?;
-        if i == 0 {
-            return Ok(made);
-        }
-        let made = std::iter::once(made).chain(rest.iter()).collect::<Vec<_>>();
-        rest = PyTuple::new(py, made)?;
-    }
-    Ok(py.None().into_bound(py))
+        class.call((), Some(&fields))
+    };
+    let answers = mailbox.so_far();
+    let others = answers.iter().enumerate().skip(1).map(|other| made(other, PyTuple::empty(py)));
+    let others = PyTuple::new(py, others.collect::<PyResult<Vec<_>>>()?)?;
+    made((0, &answers[0]), others)
 }
 
 /// The fields of a completion that say how one answer went.

@@ -17,16 +17,22 @@ pub(crate) struct Bans {
 }
 
 impl Bans {
-    /// What `params` bans of the vocabulary's own `eog` tokens, and of those that the caller named.
-    pub(crate) fn new(params: &SamplingParams, prompt: &[Token], eog: &[Token], named: &[Token]) -> Self {
-        let eog_until = if params.ignore_eos { u32::MAX } else { params.min_tokens };
-        let named = named.iter().map(|token| (*token, params.min_tokens));
-        let until = eog.iter().map(|token| (*token, eog_until)).chain(named).filter(|(_, until)| *until > 0);
+    /// What `params` says of single tokens, in a request that starts with `prompt`.
+    pub(crate) fn new(params: &SamplingParams, prompt: &[Token]) -> Self {
         let rules = params.tokens.clone();
         let sequences = rules.iter().flat_map(|rules| &rules.banned_sequences);
         let reach = sequences.map(|sequence| sequence.len().saturating_sub(1)).max().unwrap_or(0);
         let recent = prompt[prompt.len().saturating_sub(reach)..].to_vec();
-        Self { until: until.collect(), n_drawn: 0, rules, recent, reach }
+        Self { until: Vec::new(), n_drawn: 0, rules, recent, reach }
+    }
+
+    /// Ban what would end a generation before it may end: the vocabulary's own `eog` tokens, and those that the caller
+    /// named.
+    pub(crate) fn delay(&mut self, params: &SamplingParams, eog: &[Token], named: &[Token]) {
+        let eog_until = if params.ignore_eos { u32::MAX } else { params.min_tokens };
+        let named = named.iter().map(|token| (*token, params.min_tokens));
+        let until = eog.iter().map(|token| (*token, eog_until)).chain(named).filter(|(_, until)| *until > 0);
+        self.until.extend(until);
     }
 
     /// Ban more tokens for good.

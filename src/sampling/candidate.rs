@@ -35,6 +35,11 @@ pub(super) fn best_logit(candidates: &[Candidate]) -> f32 {
     candidates.iter().min().map_or(f32::NEG_INFINITY, |best| best.logit())
 }
 
+/// What they weigh together, as shares of a logit of `max`, at temperature 1.
+pub(super) fn mass(candidates: &[Candidate], max: f32) -> f64 {
+    candidates.iter().map(|c| f64::from(weight(c.logit(), max, 1.0))).sum()
+}
+
 /// The standard deviation of the logits.
 pub(super) fn deviation(candidates: &[Candidate]) -> f32 {
     row::deviation(candidates.iter().map(|candidate| candidate.logit()))
@@ -61,13 +66,12 @@ pub(super) fn keep_best(candidates: &mut Vec<Candidate>, k: usize) {
 /// Halves the part in which the cut lies until it is small enough to be sorted: linear in the number of candidates.
 pub(super) fn keep_mass(candidates: &mut Vec<Candidate>, max: f32, target: f64) {
     const FEW: usize = 64;
-    let mass = |part: &[Candidate]| part.iter().map(|c| f64::from(weight(c.logit(), max, 1.0))).sum::<f64>();
     // What lies before `low` is kept and weighs `kept`; what lies behind `high` is not.
     let (mut low, mut high, mut kept) = (0, candidates.len(), 0.0);
     while high - low > FEW {
         let half = (high - low) / 2;
         candidates[low..high].select_nth_unstable(half);
-        let with_half = kept + mass(&candidates[low..low + half]);
+        let with_half = kept + mass(&candidates[low..low + half], max);
         if with_half >= target {
             high = low + half;
         } else {

@@ -199,7 +199,7 @@ fn narrow_few(link: &Link, memory: &Memory<'_>, candidates: &mut Vec<Candidate>,
         Link::TypicalP(p) => typical::keep_typical(candidates, p),
         Link::TopP(p) => {
             let max = candidate::best_logit(candidates);
-            let mass: f64 = candidates.iter().map(|c| f64::from(weight(c.logit(), max, 1.0))).sum();
+            let mass = candidate::mass(candidates, max);
             candidate::keep_mass(candidates, max, f64::from(p) * mass);
         }
         Link::MinP(p) => {
@@ -230,7 +230,7 @@ fn exclude_top(candidates: &mut Vec<Candidate>, threshold: f32) {
     }
     candidates.sort_unstable();
     let max = candidate::best_logit(candidates);
-    let total: f64 = candidates.iter().map(|c| f64::from(weight(c.logit(), max, 1.0))).sum();
+    let total = candidate::mass(candidates, max);
     let is_likely = |c: &&Candidate| f64::from(weight(c.logit(), max, 1.0)) / total >= f64::from(threshold);
     let n_likely = candidates.iter().take_while(is_likely).count();
     candidates.drain(..n_likely.saturating_sub(1));
@@ -252,8 +252,7 @@ fn nucleus(
     let mut look = FIRST_LOOK;
     loop {
         row.best(look, floor.max(ahead), selection, candidates);
-        let mass: f64 = candidates.iter().map(|c| f64::from(weight(c.logit(), row.max, 1.0))).sum();
-        if mass >= target || candidates.len() < look {
+        if candidate::mass(candidates, row.max) >= target || candidates.len() < look {
             break;
         }
         look *= 8;

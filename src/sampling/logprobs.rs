@@ -3,7 +3,7 @@
 use super::Scratch;
 use super::candidate::{self, Candidate};
 use super::chain::Left;
-use super::row::{Row, weight};
+use super::row::Row;
 use crate::core::Token;
 
 /// What is told of one token.
@@ -35,7 +35,7 @@ pub(super) fn tell_from(row: &Row<'_>, left: Left, token: usize, n_top: u32, scr
         }
         Left::Few => {
             let max = candidate::best_logit(candidates);
-            let total: f64 = candidates.iter().map(|c| f64::from(weight(c.logit(), max, 1.0))).sum();
+            let total = candidate::mass(candidates, max);
             let logprob = |c: &Candidate| (f64::from(c.logit() - max) - total.ln()) as f32;
             let place = candidates.iter().position(|c| c.token() == token);
             let top = candidates.iter().take(n_top).map(|c| (c.token() as Token, logprob(c))).collect();

@@ -2,7 +2,7 @@
 //! llama.cpp's versions.
 
 use super::Scratch;
-use super::candidate::Candidate;
+use super::candidate::{self, Candidate};
 use super::chain::Left;
 use super::row::Row;
 use crate::core::SamplingParams;
@@ -49,7 +49,7 @@ impl Mirostat {
         scratch.candidates.sort_unstable();
         let k = self.estimate(&scratch.candidates, 1.0 / temp);
         row.best(k, floor, &mut scratch.selection, &mut scratch.candidates);
-        super::candidate::edit(
+        candidate::edit(
             &mut scratch.candidates,
             |_, logit| {
                 if logit >= row.max { 0.0 } else { (logit - row.max) / temp }
@@ -62,8 +62,8 @@ impl Mirostat {
     /// The same, of candidates that are warm already, best first.
     fn narrow_few(&self, candidates: &mut Vec<Candidate>) {
         if self.is_second {
-            let max = super::candidate::best_logit(candidates);
-            let total: f64 = candidates.iter().map(|c| f64::from(super::row::weight(c.logit(), max, 1.0))).sum();
+            let max = candidate::best_logit(candidates);
+            let total = candidate::mass(candidates, max);
             let floor = max + total.ln() as f32 - self.mu * std::f32::consts::LN_2;
             let n_left = candidates.partition_point(|candidate| candidate.logit() >= floor);
             candidates.truncate(n_left.max(1));

@@ -71,7 +71,7 @@ impl Sampler {
         let with_mirostat = params.mirostat > 0;
         Self {
             n_vocab,
-            bans: Bans::new(params, prompt, &[], &[]),
+            bans: Bans::new(params, prompt),
             penalties: Penalties::new(params, prompt).filter(|_| !with_mirostat),
             dry: Dry::new(params, prompt).filter(|_| !with_mirostat),
             chain: Chain::new(params, n_vocab),
@@ -89,17 +89,10 @@ impl Sampler {
     /// Let it not draw what ends a generation before it may end: the vocabulary's `eog` tokens, and those that the caller
     /// `named`. Nor what the model itself suppresses.
     #[must_use]
-    pub fn banning(
-        self,
-        params: &SamplingParams,
-        prompt: &[Token],
-        eog: &[Token],
-        named: &[Token],
-        suppressed: &[Token],
-    ) -> Self {
-        let mut bans = Bans::new(params, prompt, eog, named);
-        bans.ban(suppressed);
-        Self { bans, ..self }
+    pub fn banning(mut self, params: &SamplingParams, eog: &[Token], named: &[Token], suppressed: &[Token]) -> Self {
+        self.bans.delay(params, eog, named);
+        self.bans.ban(suppressed);
+        self
     }
 
     /// Let it draw only what a grammar allows.
@@ -121,8 +114,7 @@ impl Sampler {
     pub fn draw(&mut self, logits: &mut [f32]) -> Result<Token, Error> {
         let tells = self.telling.drawn.filter(|_| !self.telling.after_sampling);
         if tells.is_some() {
-            self.raw.clear();
-            self.raw.extend_from_slice(logits);
+            self.keep_raw(logits);
         }
         self.edit(logits)?;
         let token = self.choose_allowed(logits)?;
@@ -140,8 +132,7 @@ impl Sampler {
     /// As [`Self::draw`].
     pub fn offer(&mut self, logits: &mut [f32]) -> Result<(), Error> {
         if self.telling.drawn.is_some() {
-            self.raw.clear();
-            self.raw.extend_from_slice(logits);
+            self.keep_raw(logits);
         }
         self.edit(logits)?;
         // Before a trigger each token would have to be tried.
@@ -154,10 +145,7 @@ impl Sampler {
     /// # Errors
     /// Where the token was not to be had, or as [`Self::draw`].
     pub fn settle(&mut self, token: Option<Token>, logits: &[f32]) -> Result<Token, Error> {
-        if logits.len() != self.n_vocab {
-            let what = format!("{} logits for a vocabulary of {} tokens", logits.len(), self.n_vocab);
-            return Err(Error::Inference(what));
-        }
+        self.check_length(logits)?;
         let token = match token {
             None => self.choose(logits).ok_or_else(nothing_left)?,
             Some(token) => {
@@ -189,9 +177,9 @@ impl Sampler {
     /// # Errors
     /// Where the row has another length than the vocabulary, or is no number.
     pub fn score(&mut self, logits: &[f32], token: Token) -> Result<Told, Error> {
-        let place = usize::try_from(token).ok().filter(|place| *place < logits.len() && logits.len() == self.n_vocab);
-        let place =
-            place.ok_or_else(|| Error::Inference(format!("a row of {} logits for token {token}", logits.len())))?;
+        self.check_length(logits)?;
+        let place = usize::try_from(token).ok().filter(|place| *place < self.n_vocab);
+        let place = place.ok_or_else(|| Error::Inference(format!("{token} is not of the vocabulary")))?;
         let row = Row::measure(logits, &mut self.maxima).ok_or_else(nothing_left)?;
         Ok(logprobs::tell(&row, place, self.telling.prompt.unwrap_or(0), &mut self.scratch))
     }
@@ -238,11 +226,21 @@ impl Sampler {
         Err(Error::Grammar(format!("{MAX_REFUSED} tokens would have begun with a trigger and broken the grammar")))
     }
 
-    fn edit(&self, logits: &mut [f32]) -> Result<(), Error> {
-        if logits.len() != self.n_vocab {
-            let what = format!("a row of {} logits for a vocabulary of {} tokens", logits.len(), self.n_vocab);
-            return Err(Error::Inference(what));
+    fn keep_raw(&mut self, logits: &[f32]) {
+        self.raw.clear();
+        self.raw.extend_from_slice(logits);
+    }
+
+    fn check_length(&self, logits: &[f32]) -> Result<(), Error> {
+        if logits.len() == self.n_vocab {
+            return Ok(());
         }
+        let what = format!("a row of {} logits for a vocabulary of {} tokens", logits.len(), self.n_vocab);
+        Err(Error::Inference(what))
+    }
+
+    fn edit(&self, logits: &mut [f32]) -> Result<(), Error> {
+        self.check_length(logits)?;
         self.bans.apply(logits);
         let memory = Memory { penalties: self.penalties.as_ref(), dry: self.dry.as_ref(), chance: 0.0 };
         self.chain.edit(&memory, logits);

@@ -7,7 +7,7 @@ use super::row::weight;
 pub(super) fn keep_typical(candidates: &mut Vec<Candidate>, p: f32) {
     let entropy = entropy(candidates);
     let max = candidate::best_logit(candidates);
-    let total: f64 = candidates.iter().map(|c| f64::from(weight(c.logit(), max, 1.0))).sum();
+    let total = candidate::mass(candidates, max);
     let probability = |c: &Candidate| f64::from(weight(c.logit(), max, 1.0)) / total;
     candidates.sort_unstable();
     let off = |c: &Candidate| (-probability(c).ln() - entropy).abs();
@@ -24,6 +24,6 @@ pub(super) fn keep_typical(candidates: &mut Vec<Candidate>, p: f32) {
 pub(super) fn entropy(candidates: &[Candidate]) -> f64 {
     let max = candidate::best_logit(candidates);
     let weigh = |c: &Candidate| f64::from(weight(c.logit(), max, 1.0));
-    let total: f64 = candidates.iter().map(weigh).sum();
+    let total = candidate::mass(candidates, max);
     candidates.iter().map(|c| weigh(c) / total).filter(|p| *p > 0.0).map(|p| -p * p.ln()).sum()
 }

@@ -4,8 +4,7 @@
 use crate::backend::sim::{Fault, SimBackend, SimConfig};
 use crate::backend::{Backend, Pick};
 use crate::core::{
-    Event, Outcome, Request, RequestId, RowOutcome, Scheduler, SchedulerOptions, SessionState, Stats, Time, TransferId,
-    Work,
+    Event, Outcome, Request, RequestId, Scheduler, SchedulerOptions, SessionState, Stats, Time, TransferId, Work,
 };
 use crate::error::Error;
 use crate::options::Key;
@@ -136,8 +135,7 @@ impl Simulation {
     pub fn complete(&mut self) -> bool {
         let Some((work, outcome)) = self.in_flight.take() else { return false };
         if let Outcome::Decode(outcome) = &outcome {
-            let waits = |row: &&RowOutcome| row.drawn.as_ref().is_ok_and(Vec::is_empty);
-            self.undrawn.extend(outcome.rows.iter().filter(waits).map(|row| row.request));
+            self.undrawn.extend(outcome.undrawn());
         }
         self.scheduler.apply(self.now, work, outcome);
         self.scheduler.handle_timeout(self.now);

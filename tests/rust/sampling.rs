@@ -262,13 +262,13 @@ fn what_would_end_a_generation_is_not_drawn_before_it_may_end() {
     let ends = |token: &Token| [3, 7, 11].contains(token);
     for params in [GREEDY, DEFAULTS, PLAIN] {
         let late = SamplingParams { min_tokens: 20, ..params.clone() };
-        let mut sampler = sampler(&late, &[], &logits).banning(&late, &[], &eog, &named, &[]);
+        let mut sampler = sampler(&late, &[], &logits).banning(&late, &eog, &named, &[]);
         let drawn: Vec<Token> = (0..200).map(|_| sampler.draw(&mut logits.clone()).unwrap()).collect();
         assert!(!drawn[..20].iter().any(ends), "{params:?}: {drawn:?}");
         assert!(drawn[20..].iter().filter(|token| ends(token)).count() > 100, "{params:?}: {drawn:?}");
         // Those of the vocabulary's own are ignored for ever, those that the caller named are not.
         let never = SamplingParams { ignore_eos: true, ..params };
-        let mut sampler = self::sampler(&never, &[], &logits).banning(&never, &[], &eog, &named, &[]);
+        let mut sampler = self::sampler(&never, &[], &logits).banning(&never, &eog, &named, &[]);
         let drawn: Vec<Token> = (0..200).map(|_| sampler.draw(&mut logits.clone()).unwrap()).collect();
         assert!(!drawn.iter().any(|token| eog.contains(token)));
         assert!(drawn.contains(&11));

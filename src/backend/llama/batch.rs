@@ -38,7 +38,7 @@ impl Batch {
             self.tokens.push(row.token);
             self.positions.push(row.pos as i32);
             self.seqs.push(row.seq.0 as i32);
-            self.outputs.push(i8::from(row.draws || row.scores));
+            self.outputs.push(i8::from(row.is_looked_at()));
         }
         self.seq_pointers.clear();
         self.seq_pointers.extend(self.seqs.iter_mut().map(std::ptr::from_mut));
@@ -62,7 +62,7 @@ pub(super) fn flaw(rows: &[Row], bounds: &Bounds) -> Option<String> {
     if rows.len() > bounds.n_batch as usize {
         return Some(format!("a pass has {} rows; {} fit", rows.len(), bounds.n_batch));
     }
-    let n_outputs = rows.iter().filter(|row| row.draws || row.scores).count();
+    let n_outputs = rows.iter().filter(|row| row.is_looked_at()).count();
     if n_outputs > bounds.n_outputs as usize {
         return Some(format!("{n_outputs} rows have their logits looked at; {} may", bounds.n_outputs));
     }

@@ -148,7 +148,7 @@ impl Context {
         let (code, _) = guarded(|err, err_cap| unsafe {
             ffi::lb_decode(self.as_ptr(), &raw const batch, &raw mut logits, err, err_cap)
         })?;
-        let n_outputs = rows.iter().filter(|row| row.draws || row.scores).count();
+        let n_outputs = rows.iter().filter(|row| row.is_looked_at()).count();
         if code != 0 || n_outputs == 0 || logits.is_null() {
             return Ok((code, &mut []));
         }

@@ -232,7 +232,7 @@ impl Backend for LlamaBackend {
         DecodeOutcome { status, rows: rows_out, scored, positions, span, eval, sample }
     }
 
-    fn offered(&mut self, request: RequestId) -> Option<(u64, Vec<f32>)> {
+    fn offered(&self, request: RequestId) -> Option<(u64, Vec<f32>)> {
         self.draws.offered(request)
     }
 

@@ -41,7 +41,7 @@ impl Draws {
     ) -> Result<(), Error> {
         let model = &self.model;
         let sampler = Sampler::new(params, prompt, model.n_vocab());
-        let sampler = sampler.banning(params, prompt, model.eog(), stop_tokens, model.suppressed());
+        let sampler = sampler.banning(params, model.eog(), stop_tokens, model.suppressed());
         let sampler = sampler.constrained(matcher(params.constraint.as_deref(), &**model)?);
         self.of.insert(
             request,
@@ -61,7 +61,7 @@ impl Draws {
         let model = &*self.model;
         let n_vocab = model.n_vocab() as usize;
         let (mut drawing, mut scored, mut others) = (Vec::new(), Vec::new(), Vec::new());
-        for (row, logits) in rows.iter().filter(|row| row.draws || row.scores).zip(logits.chunks_exact_mut(n_vocab)) {
+        for (row, logits) in rows.iter().filter(|row| row.is_looked_at()).zip(logits.chunks_exact_mut(n_vocab)) {
             if row.draws {
                 match self.of.get_mut(&row.request).filter(|of| of.custom.is_some()) {
                     Some(of) => {
@@ -88,9 +88,9 @@ impl Draws {
         (outcomes.chain(others).collect(), scored)
     }
 
-    /// What a sampler of the caller's own is to draw from, once.
-    pub(super) fn offered(&mut self, request: RequestId) -> Option<(u64, Vec<f32>)> {
-        let of = self.of.get_mut(&request)?;
+    /// What a sampler of the caller's own is to draw from.
+    pub(super) fn offered(&self, request: RequestId) -> Option<(u64, Vec<f32>)> {
+        let of = self.of.get(&request)?;
         (!of.offered.is_empty()).then_some((of.custom?, of.offered.clone()))
     }
 

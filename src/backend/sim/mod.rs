@@ -260,7 +260,7 @@ impl SimBackend {
     fn assert_rows(&self, rows: &[Row]) {
         assert!(!rows.is_empty() && rows.len() as u32 <= self.limits.n_batch, "1 to n_batch rows in a pass");
         assert!(rows.is_sorted_by_key(|row| (row.seq, row.pos)), "rows are sorted by sequence and position");
-        let n_outputs = rows.iter().filter(|row| row.draws || row.scores).count() as u32;
+        let n_outputs = rows.iter().filter(|row| row.is_looked_at()).count() as u32;
         assert!(n_outputs <= self.limits.n_outputs, "{n_outputs} rows whose logits are looked at");
         let mut next: BTreeMap<SeqId, u32> = BTreeMap::new();
         for row in rows {
@@ -357,7 +357,7 @@ impl Backend for SimBackend {
         DecodeOutcome { status: PassStatus::Done, rows: drawn, scored, positions, span, eval, sample: Duration::ZERO }
     }
 
-    fn offered(&mut self, request: RequestId) -> Option<(u64, Vec<f32>)> {
+    fn offered(&self, request: RequestId) -> Option<(u64, Vec<f32>)> {
         self.samplers.get(&request)?.offered()
     }
 

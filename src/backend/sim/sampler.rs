@@ -32,7 +32,8 @@ impl Sampler {
     ) -> Result<Self, Error> {
         let seed = if sampling.temp > 0.0 { sampling.seed } else { 0 };
         let constraint = matcher(sampling.constraint.as_deref(), &SimTokenizer::new(config))?;
-        let bans = Bans::new(sampling, prompt, &[tokenizer::EOG], stop_tokens);
+        let mut bans = Bans::new(sampling, prompt);
+        bans.delay(sampling, &[tokenizer::EOG], stop_tokens);
         Ok(Self {
             seed,
             n_drawn: 0,

@@ -5,21 +5,32 @@ use super::{check, parse};
 use crate::core::Token;
 use crate::grammar::{Compiler, GrammarSource, Matcher, Vocabulary};
 use proptest::prelude::*;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 
+/// What is left of a text after a rule, by the rule and by how much is left before it: without it the ways to read a text
+/// are as many as its parts can be put together.
+type Known<'a> = BTreeMap<(usize, usize), BTreeSet<&'a [char]>>;
+
 /// What is left of the text after a part, in every way to read it.
-fn rests<'a>(node: &Node, rules: &Rules, text: &'a [char]) -> BTreeSet<&'a [char]> {
+fn rests<'a>(node: &Node, rules: &Rules, text: &'a [char], known: &mut Known<'a>) -> BTreeSet<&'a [char]> {
     match node {
         Node::Class(class) => match text.split_first() {
             Some((c, rest)) if class.has(*c) => BTreeSet::from([rest]),
             _ => BTreeSet::new(),
         },
-        Node::Rule(rule) => rests(&rules.rules[*rule].body, rules, text),
+        Node::Rule(rule) => {
+            if let Some(rests) = known.get(&(*rule, text.len())) {
+                return rests.clone();
+            }
+            let found = rests(&rules.rules[*rule].body, rules, text, known);
+            known.insert((*rule, text.len()), found.clone());
+            found
+        }
         Node::Seq(parts) => parts.iter().fold(BTreeSet::from([text]), |before, part| {
-            before.into_iter().flat_map(|text| rests(part, rules, text)).collect()
+            before.into_iter().flat_map(|text| rests(part, rules, text, known)).collect()
         }),
-        Node::Alt(options) => options.iter().flat_map(|option| rests(option, rules, text)).collect(),
+        Node::Alt(options) => options.iter().flat_map(|option| rests(option, rules, text, known)).collect(),
         Node::Repeat(part, min, max) => {
             let mut all = BTreeSet::new();
             let mut now = BTreeSet::from([text]);
@@ -34,7 +45,7 @@ fn rests<'a>(node: &Node, rules: &Rules, text: &'a [char]) -> BTreeSet<&'a [char
                 if max.is_some_and(|max| times >= max) || now.is_empty() {
                     break;
                 }
-                now = now.into_iter().flat_map(|text| rests(part, rules, text)).collect();
+                now = now.into_iter().flat_map(|text| rests(part, rules, text, known)).collect();
             }
             all
         }
@@ -43,7 +54,7 @@ fn rests<'a>(node: &Node, rules: &Rules, text: &'a [char]) -> BTreeSet<&'a [char
 
 fn accepts(rules: &Rules, text: &str) -> bool {
     let text: Vec<char> = text.chars().collect();
-    rests(&rules.rules[rules.root].body, rules, &text).contains(&[][..])
+    rests(&Node::Rule(rules.root), rules, &text, &mut Known::new()).contains(&[][..])
 }
 
 const ALPHABET: [&str; 5] = ["a", "b", "c", "é", "("];

@@ -189,14 +189,7 @@ proptest! {
 }
 
 /// llama.cpp's own example (`grammars/json.gbnf`), written anew.
-const JSON: &str = r#"root ::= object
-value ::= object | array | string | number | ("true" | "false" | "null") ws
-object ::= "{" ws (string ":" ws value ("," ws string ":" ws value)*)? "}" ws
-array ::= "[" ws (value ("," ws value)*)? "]" ws
-string ::= "\"" ([^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}))* "\"" ws
-number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9] [1-9]{0,15})? ws
-ws ::= | " " | "\n" [ \t]{0,20}
-"#;
+const JSON: &str = include_str!("../json.gbnf");
 
 #[test]
 #[ignore = "needs LLAMA_BATCH_TEST_MODEL"]
