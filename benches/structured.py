@@ -49,7 +49,7 @@ def main() -> int:
 def validity(engine: Engine, n_requests: int, max_tokens: int) -> int:
     """Ask for answers to schemas, and validate them; how many are wrong."""
     names = list(SCHEMAS)
-    ask = engine.chat if engine.model.chat_template else engine.generate
+    ask: Any = engine.chat if engine.model.chat_template else engine.generate
     asked = [
         (name, ask(SCHEMAS[name][1], json_schema=SCHEMAS[name][0], max_tokens=max_tokens, seed=i))
         for i, name in ((i, names[i % len(names)]) for i in range(n_requests))

@@ -25,7 +25,8 @@ enum lb_memory_kind {
     LB_MEMORY_OTHER     = 5, // of a kind whose rules are not known here
 };
 
-struct lb_chat; // the templates of one model
+struct lb_chat;        // a chat template, for one model
+struct lb_chat_parser; // how one answer is read
 
 struct lb_need {
     uint64_t kv_bytes;
@@ -94,11 +95,21 @@ int32_t lb_tokenize(const struct llama_vocab * vocab, const char * text, int32_t
 int32_t lb_piece(const struct llama_vocab * vocab, int32_t token, char * buf, int32_t cap, bool special, int32_t * n, char * err, size_t err_cap);
 int32_t lb_detokenize(const struct llama_vocab * vocab, const int32_t * tokens, int32_t n_tokens, char * buf, int32_t cap, bool special, int32_t * n, char * err, size_t err_cap);
 
-// The result is the caller's: lb_chat_free.
-int32_t lb_chat_new(const struct llama_model * model, struct lb_chat ** out, char * err, size_t err_cap);
+// A template in Jinja, or the model's own where `source` is empty. The result is the caller's: lb_chat_free.
+int32_t lb_chat_new(const struct llama_model * model, const char * source, size_t len, struct lb_chat ** out, char * err, size_t err_cap);
 void lb_chat_free(struct lb_chat * chat);
-// Render a JSON list of messages. `out` is the caller's: lb_text_free.
-int32_t lb_chat_apply(const struct lb_chat * chat, const char * messages, size_t len, bool add_generation_prompt, char ** out, size_t * out_len, char * err, size_t err_cap);
+// Render a few conversations with a template that nobody knows, whatever it makes of them. Returns 1 where there was no
+// memory for it. It may never return, or end the process: that is what is tried.
+int32_t lb_chat_try(const char * source, size_t len, char * err, size_t err_cap);
+// What the template can do, as a JSON object of booleans. `out` is the caller's, as below: lb_text_free.
+int32_t lb_chat_caps(const struct lb_chat * chat, char ** out, size_t * out_len, char * err, size_t err_cap);
+// Render a conversation. `asked` and `out` are JSON objects; their keys are in chat_shim.cpp.
+int32_t lb_chat_apply(const struct lb_chat * chat, const char * asked, size_t len, char ** out, size_t * out_len, char * err, size_t err_cap);
+// What reads answers to such a conversation, from a JSON object with what lb_chat_apply gave. The result is the caller's.
+int32_t lb_chat_parser_new(const char * syntax, size_t len, struct lb_chat_parser ** out, char * err, size_t err_cap);
+void lb_chat_parser_free(struct lb_chat_parser * parser);
+// Read an answer, or its beginning: a JSON object with its content, reasoning and tool calls.
+int32_t lb_chat_parse(const struct lb_chat_parser * parser, const char * text, size_t len, bool is_partial, char ** out, size_t * out_len, char * err, size_t err_cap);
 void lb_text_free(char * text);
 
 #ifdef __cplusplus

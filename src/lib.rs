@@ -3,6 +3,7 @@
 //! Start at [`core`]: it decides. [`backend`] computes, [`engine`] joins them on one thread, `py` translates.
 
 pub mod backend;
+pub mod chat;
 pub mod core;
 pub mod engine;
 pub mod error;

@@ -38,10 +38,19 @@ if TYPE_CHECKING:
     from os import PathLike
     from typing import Never
 
+    from llama_batch._generic import T, Validates
     from llama_batch.errors import LlamaBatchError
     from llama_batch.generation import Generation
     from llama_batch.mapping import Map
-    from llama_batch.types import BatchStrategy, Completion, Key, Message, ModelSource, Prompt, Sampler
+    from llama_batch.types import (
+        BatchStrategy,
+        Completion,
+        Key,
+        Message,
+        ModelSource,
+        Prompt,
+        Sampler,
+    )
 
 
 class EngineApi(Submits):
@@ -64,6 +73,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from os import PathLike
 
+    from llama_batch._generic import Validates
     from llama_batch.types import BatchStrategy, Key, Sampler
 
 __all__ = ["REQUEST_OPTIONS", "START_OPTIONS", "RequestOptions", "StartOptions"]
@@ -114,7 +124,9 @@ def number(value: float) -> str:
 def parameters(head: tuple[str, ...], rows: list[Row]) -> list[str]:
     """The lines of a signature."""
     lines = ["self", *head]
-    lines += [f"{row['name']}: {annotation(row)} = {row['default']}" for row in rows]
+    for row in rows:
+        default = "" if row["default"] is None else f" = {row['default']}"
+        lines.append(f"{row['name']}: {annotation(row)}{default}")
     lines += [f"{alias}: {kind(row)} | None = None" for row in rows for alias in row["aliases"]]
     return [f"        {line}," for line in [*lines, "**unknown: Never"]]
 
@@ -128,6 +140,22 @@ def wrap(text: str, indent: int) -> str:
     """One documented argument, wrapped."""
     pad = " " * indent
     return textwrap.fill(text, 120, initial_indent=pad, subsequent_indent=pad + "    ", break_on_hyphens=False)
+
+
+def typed_overloads(method: Method, rows: list[Row]) -> str:
+    """The two types of a method that generates: with a class as the schema, whose value is then known, and without."""
+    typed = [{**row, "type": "type[T] | Validates[T]", "optional": False, "default": None} for row in rows]
+    typed = [new if row["name"] == "json_schema" else row for row, new in zip(rows, typed, strict=True)]
+    out = []
+    for rows_of_one, returns in ((typed, "Generation[T]"), (rows, "Generation[Any]")):
+        lines = [
+            "    @overload",
+            f"    def {method.name}(",
+            *parameters(method.head, rows_of_one),
+            f"    ) -> {returns}: ...",
+        ]
+        out.append("\n".join(lines) + "\n")
+    return "\n".join(out)
 
 
 def method_source(method: Method, tables: dict[str, list[Row]]) -> str:
@@ -179,6 +207,8 @@ def api_source(tables: dict[str, list[Row]]) -> str:
     for method in METHODS:
         if method.name == "map":
             parts.append(map_overloads(tables["request"]))
+        elif method.returns == "Generation[Any]":
+            parts.append(typed_overloads(method, tables[method.table]))
         parts.append(method_source(method, tables))
     return "\n".join(parts)
 

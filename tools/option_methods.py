@@ -52,6 +52,38 @@ MAP_ARGS = (
     "chat: each prompt is text or a list of messages, and goes through the model's chat template.",
 )
 
+CHAT_HEAD = (
+    "messages: str | Sequence[Message]",
+    "*",
+    "tools: Sequence[Mapping[str, Any]] | None = None",
+    "tool_choice: str | Mapping[str, Any] | None = None",
+    "parallel_tool_calls: bool | None = None",
+    "enable_thinking: bool | None = None",
+    'reasoning_format: Literal["auto", "none"] | None = None',
+    "chat_template: str | PathLike[str] | None = None",
+    "chat_template_kwargs: Mapping[str, Any] | None = None",
+    "continue_final_message: bool = False",
+    "add_generation_prompt: bool = True",
+)
+CHAT_ARGS = (
+    CHAT_ARG,
+    "tools: functions that the answer may call, as OpenAI's API has them; `Completion.message` has the calls.",
+    'tool_choice: "auto", "none", "required", or `{"type": "function", "function": {"name": ...}}`.',
+    "parallel_tool_calls: whether one answer may call several; None means as the template can.",
+    "enable_thinking: whether a model that can think aloud first does so; None means as its template has it.",
+    'reasoning_format: "auto" tells thoughts apart from the answer in `Completion.message`, "none" leaves them in it.',
+    "chat_template: a template in the place of the model's own: its text, or the path of a file.",
+    "chat_template_kwargs: what else the template is told.",
+    "continue_final_message: the last message is an answer, which is gone on with.",
+    "add_generation_prompt: end the prompt with what begins an answer.",
+)
+CHAT_NAMES = [part.split(":")[0] for part in CHAT_HEAD[2:]]
+CHAT_CALL = (
+    "chat = {\n"
+    + "".join(f'    "{name}": {name},\n' for name in CHAT_NAMES)
+    + "}\nreturn self._converse(messages, chat, given(EngineApi.chat, options, aliases, unknown))"
+)
+
 METHODS = (
     Method(
         "__init__",
@@ -78,7 +110,7 @@ METHODS = (
     Method(
         "generate",
         ("prompt: Prompt", "*"),
-        "Generation",
+        "Generation[Any]",
         "request",
         "Submit a prompt; the whole completion comes from `result()` or `await`.",
         (PROMPT_ARG,),
@@ -95,7 +127,7 @@ METHODS = (
     Method(
         "stream",
         ("prompt: Prompt", "*"),
-        "Generation",
+        "Generation[Any]",
         "request",
         "Submit a prompt; its text comes as it is generated, from `for` or `async for`.",
         (PROMPT_ARG,),
@@ -112,11 +144,11 @@ METHODS = (
     ),
     Method(
         "chat",
-        ("messages: str | Sequence[Message]", "*"),
-        "Generation",
+        CHAT_HEAD,
+        "Generation[Any]",
         "request",
         "Submit messages through the model's chat template; the answer comes whole or as it is generated.",
-        (CHAT_ARG,),
+        CHAT_ARGS,
         f"""
         Returns:
             The generation; dropping it cancels the request.
@@ -125,7 +157,7 @@ METHODS = (
         Example:
             >>> print(engine.chat("Why is the sky blue?").result())
         """,
-        'return self._submit("chat", messages, given(EngineApi.chat, options, aliases, unknown))',
+        CHAT_CALL,
     ),
     Method(
         "map",

@@ -38,6 +38,7 @@ from llama_batch.errors import (  # noqa: E402
 from llama_batch.generation import Generation  # noqa: E402
 from llama_batch.logprobs import Logprob, TokenLogprobs  # noqa: E402
 from llama_batch.mapping import Map  # noqa: E402
+from llama_batch.messages import ChatDelta, ChatMessage, ToolCall, ToolCallDelta  # noqa: E402
 from llama_batch.model import Model  # noqa: E402
 from llama_batch.simulation import Simulation, SimulationEvent  # noqa: E402
 from llama_batch.telemetry import Event, Subscription, subscribe  # noqa: E402
@@ -62,6 +63,8 @@ __all__ = [
     "LLAMA_CPP_BUILD",
     "REQUEST_OPTIONS",
     "START_OPTIONS",
+    "ChatDelta",
+    "ChatMessage",
     "ChatTemplateError",
     "Chunk",
     "Completion",
@@ -100,6 +103,8 @@ __all__ = [
     "Subscription",
     "Timings",
     "TokenLogprobs",
+    "ToolCall",
+    "ToolCallDelta",
     "Usage",
     "subscribe",
 ]

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from os import PathLike
-from typing import Any, Literal, final
+from typing import Any, Literal, Self, final
 
 from llama_batch.errors import LlamaBatchError
 from llama_batch.telemetry import Event
 from llama_batch.types import Chunk, Completion, EngineState
 
 __all__ = [
+    "ChatParser",
     "Engine",
     "EventReceiver",
     "Hub",
@@ -24,6 +25,7 @@ __all__ = [
     "interrupt_strategies",
     "new_key",
     "option_tables",
+    "try_template",
     "wait_for_strategies",
 ]
 
@@ -89,6 +91,10 @@ class Ticket:
     @property
     def id(self) -> int:
         """The request's number."""
+
+    @property
+    def syntax(self) -> str | None:
+        """How the answer to a conversation is read, as JSON; None before its prompt is made, and of other requests."""
 
     @property
     def key(self) -> int:
@@ -163,6 +169,19 @@ class EventReceiver:
     def n_dropped(self) -> int:
         """Events that came while the queue was full."""
 
+def try_template(source: str) -> None:
+    """Render a few conversations with a template. It may end the process: for one that is there for that."""
+
+@final
+class ChatParser:
+    """Reads answers as a model's template writes them."""
+
+    def __new__(cls, syntax: str) -> Self:
+        """A parser from a syntax that came with a conversation."""
+
+    def parse(self, text: str, is_partial: bool) -> str | None:
+        """Read an answer, or its beginning: JSON; None where the text is no such answer."""
+
 @final
 class Model:
     """A loaded model."""
@@ -180,8 +199,8 @@ class Model:
     def is_eog(self, token: int) -> bool:
         """Whether a token ends a generation."""
 
-    def apply_chat_template(self, messages: str, plain: str, add_generation_prompt: bool) -> str:
-        """The prompt that messages make."""
+    def render_chat(self, asked: str) -> tuple[str, list[int], str]:
+        """The prompt that a conversation makes, its tokens, and the syntax of its answer."""
 
     def score(self, tokens: list[int], n_prompt: int, chunk: int) -> list[float]:
         """How far each token after the first `n_prompt` was from the likeliest."""
@@ -233,8 +252,8 @@ class Engine:
     def submit(self, prompt: Any, options: dict[str, Any], stream: bool) -> Ticket:
         """Submit text or token ids."""
 
-    def submit_chat(self, messages: str, plain: str, options: dict[str, Any], stream: bool) -> Ticket:
-        """Submit messages."""
+    def submit_chat(self, asked: str, options: dict[str, Any], stream: bool) -> Ticket:
+        """Submit a conversation, as JSON."""
 
     def submit_wrong(self, code: str, message: str, options: dict[str, Any], stream: bool) -> Ticket:
         """Submit something that was found wrong before."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from os import PathLike
 
+    from llama_batch._generic import Validates
     from llama_batch.types import BatchStrategy, Key, Sampler
 
 __all__ = ["REQUEST_OPTIONS", "START_OPTIONS", "RequestOptions", "StartOptions"]
@@ -136,7 +137,7 @@ class RequestOptions(TypedDict, total=False):
     n: int
     grammar: str | None
     grammar_root: str
-    json_schema: str | Mapping[str, Any] | type[Any] | None
+    json_schema: str | Mapping[str, Any] | type[Any] | Validates[Any] | None
     regex: str | None
     choice: str | Sequence[str] | None
     grammar_triggers: str | Sequence[str] | None
@@ -1151,7 +1152,7 @@ REQUEST_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
         ),
         "json_schema": OptionSpec(
             name="json_schema",
-            type="str | Mapping[str, Any] | type[Any] | None",
+            type="str | Mapping[str, Any] | type[Any] | Validates[Any] | None",
             default=None,
             doc=(
                 "JSON schema that the answer keeps to, which `Completion.parsed` then holds: a dict, JSON text, "

@@ -50,7 +50,7 @@ def settle(options: dict[str, Any]) -> tuple[dict[str, Any], Parser | None]:
     return {**options, "json_schema": text}, None if options.get("grammar_triggers") else parser
 
 
-def with_parser(completion: Completion, parser: Parser) -> Completion:
+def with_parser(completion: Completion[Any], parser: Parser) -> Completion[Any]:
     """A completion that knows how its answers become values.
 
     Args:

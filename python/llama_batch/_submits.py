@@ -39,10 +39,15 @@ class Submits(ABC):
     @abstractmethod
     def _submit(
         self,
-        mode: Literal["generate", "stream", "chat"],
-        prompt: Prompt | Sequence[Message],
+        mode: Literal["generate", "stream"],
+        prompt: Prompt,
         options: dict[str, Any],
-    ) -> Generation: ...
+    ) -> Generation[Any]: ...
+
+    @abstractmethod
+    def _converse(
+        self, messages: str | Sequence[Message], chat: Mapping[str, Any], options: dict[str, Any]
+    ) -> Generation[Any]: ...
 
     @abstractmethod
     def _map(

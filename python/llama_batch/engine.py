@@ -12,7 +12,7 @@ from llama_batch import _core, telemetry
 from llama_batch._api import EngineApi
 from llama_batch._hub import current_hub, run_in_thread
 from llama_batch._logs import start_draining
-from llama_batch._messages import as_json, as_plain
+from llama_batch._messages import conversation
 from llama_batch._sessions import SessionsApi
 from llama_batch._source import is_uri, local_file, sim_settings
 from llama_batch._structured import settle
@@ -292,26 +292,35 @@ class Engine(Unique, SessionsApi, EngineApi):
 
     def _submit(
         self,
-        mode: Literal["generate", "stream", "chat"],
-        prompt: Prompt | Sequence[Message],
+        mode: Literal["generate", "stream"],
+        prompt: Prompt,
         options: dict[str, Any],
-    ) -> Generation:
-        return self._send(mode, prompt, *settle(options))
+    ) -> Generation[Any]:
+        options, parser = settle(options)
+        return Generation(self, self.native.submit(prompt, options, mode == "stream"), parser)
 
-    def _send(
+    def _converse(
+        self, messages: str | Sequence[Message], chat: Mapping[str, Any], options: dict[str, Any]
+    ) -> Generation[Any]:
+        return self._talk(messages, chat, *settle(options))
+
+    def _talk(
         self,
-        mode: Literal["generate", "stream", "chat"],
-        prompt: Prompt | Sequence[Message],
+        messages: str | Sequence[Message],
+        chat: Mapping[str, Any],
         options: dict[str, Any],
         parser: Parser | None,
-    ) -> Generation:
-        if mode != "chat":
-            return Generation(self, self.native.submit(prompt, options, mode == "stream"), parser)
+    ) -> Generation[Any]:
         try:
-            messages, plain = as_json(prompt), as_plain(prompt)  # type: ignore[arg-type]
+            asked = conversation(messages, chat)
         except (ChatTemplateError, PromptError) as error:
             return Generation(self, self.native.submit_wrong(error.code, str(error), options, False))
-        return Generation(self, self.native.submit_chat(messages, plain, options, False), parser)
+        return Generation(self, self.native.submit_chat(asked, options, False), parser)
+
+    def _send(self, prompt: Any, options: dict[str, Any], parser: Parser | None, chat: bool) -> Generation[Any]:
+        if chat:
+            return self._talk(prompt, {}, options, parser)
+        return Generation(self, self.native.submit(prompt, options, False), parser)
 
     def _map(
         self,
@@ -325,9 +334,8 @@ class Engine(Unique, SessionsApi, EngineApi):
     ) -> Map[Any]:
         options, parser = settle(options)
         self.native.check(options)
-        mode: Literal["chat", "generate"] = "chat" if chat else "generate"
         return Map(
-            lambda prompt: self._send(mode, prompt, options, parser),
+            lambda prompt: self._send(prompt, options, parser, chat),
             prompts,
             capacity=self.native.capacity,
             ordered=ordered,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self
 
+from llama_batch._generic import T
 from llama_batch._hub import current_hub, in_trio
 from llama_batch._structured import with_parser
 from llama_batch._unique import Unique
@@ -17,10 +18,11 @@ if TYPE_CHECKING:
 
     from llama_batch import _core
     from llama_batch._structured import Parser
+    from llama_batch.deltas import Deltas
     from llama_batch.errors import LlamaBatchError
 
 
-class Generation(Unique, Coroutine[Any, Any, Completion], Iterator[Chunk], AsyncIterator[Chunk]):
+class Generation(Unique, Coroutine[Any, Any, Completion[T]], Iterator[Chunk], AsyncIterator[Chunk], Generic[T]):
     """A submitted request. It runs whether anybody waits or not; dropping the last reference cancels it.
 
     Wait for the whole with `result()` or `await`, or follow along with `for` or `async for`. All of it works from any
@@ -48,12 +50,31 @@ class Generation(Unique, Coroutine[Any, Any, Completion], Iterator[Chunk], Async
         self._engine: object = engine
         self._ticket = ticket
         self._parser = parser
-        self._drivers: dict[Any, Coroutine[Any, Any, Completion]] = {}
+        self._drivers: dict[Any, Coroutine[Any, Any, Completion[T]]] = {}
 
     @property
     def request_id(self) -> int:
         """The number of the request: ascending, never used twice in an engine."""
         return self._ticket.id
+
+    @property
+    def syntax(self) -> str | None:
+        """How the answer to a conversation is read, for `llama_batch._reading`; None before its prompt is made."""
+        return self._ticket.syntax
+
+    def deltas(self) -> Deltas:
+        """Follow along an answer taken apart: what is said, what is thought, which functions are called.
+
+        Returns:
+            An iterator and async iterator of `ChatDelta`, which takes the place of iterating over this.
+
+        Example:
+            >>> for delta in engine.chat("What is the weather in Rome?", tools=tools).deltas():
+            ...     print(delta.content, end="", flush=True)
+        """
+        from llama_batch.deltas import Deltas
+
+        return Deltas(self)
 
     def done(self) -> bool:
         """Whether the request has ended, however."""
@@ -70,7 +91,7 @@ class Generation(Unique, Coroutine[Any, Any, Completion], Iterator[Chunk], Async
         """
         self._ticket.cancel()
 
-    def result(self, timeout: float | None = None) -> Completion:
+    def result(self, timeout: float | None = None) -> Completion[T]:
         """Wait for the completion. Works inside a running event loop too, which it blocks.
 
         Args:
@@ -96,7 +117,7 @@ class Generation(Unique, Coroutine[Any, Any, Completion], Iterator[Chunk], Async
             ticket.leave(False)
         return self._settled()
 
-    def __await__(self) -> Generator[Any, None, Completion]:
+    def __await__(self) -> Generator[Any, None, Completion[T]]:
         """Wait for the completion; cancelling the last task that waits cancels the request."""
         return self._wait().__await__()
 
@@ -180,7 +201,7 @@ class Generation(Unique, Coroutine[Any, Any, Completion], Iterator[Chunk], Async
         state = "cancelled" if self.cancelled() else "done" if self.done() else "running"
         return f"<Generation {self.request_id} {state}>"
 
-    async def _wait(self) -> Completion:
+    async def _wait(self) -> Completion[T]:
         ticket = self._ticket
         if not ticket.done():
             hub = current_hub()
@@ -201,7 +222,7 @@ class Generation(Unique, Coroutine[Any, Any, Completion], Iterator[Chunk], Async
             raise StopAsyncIteration
         return chunk
 
-    def outcome(self) -> Completion | LlamaBatchError:
+    def outcome(self) -> Completion[T] | LlamaBatchError:
         """How the request ended: its completion, or its error, given and not raised.
 
         Returns:
@@ -225,7 +246,7 @@ class Generation(Unique, Coroutine[Any, Any, Completion], Iterator[Chunk], Async
         """Have a key marked at a hub when the request ends; whether it has ended. For `Engine.map`."""
         return self._ticket.watch(hub, key, True)
 
-    def _settled(self) -> Completion:
+    def _settled(self) -> Completion[T]:
         outcome = self.outcome()
         if isinstance(outcome, BaseException):
             raise outcome

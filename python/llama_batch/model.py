@@ -6,11 +6,12 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from llama_batch._messages import as_json, as_plain
+from llama_batch._messages import conversation
 from llama_batch.errors import PromptError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from os import PathLike
 
     from llama_batch import _core
     from llama_batch.types import Message
@@ -201,15 +202,31 @@ class Model:
         """
         return self._native.score(list(token_ids), n_prompt, chunk)
 
-    def apply_chat_template(self, messages: str | Sequence[Message], *, add_generation_prompt: bool = True) -> str:
+    def apply_chat_template(
+        self,
+        messages: str | Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        enable_thinking: bool | None = None,
+        chat_template: str | PathLike[str] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        continue_final_message: bool = False,
+    ) -> str:
         """Render messages with the model's chat template.
 
         Args:
             messages: text, or a list of messages such as `{"role": "user", "content": "..."}`.
             add_generation_prompt: end with what begins the answer.
+            tools: functions that the answer may call, as OpenAI's API has them.
+            enable_thinking: whether a model that can think aloud does so.
+            chat_template: a template in the place of the model's own: its text, or the path of a file.
+            chat_template_kwargs: what else the template is told.
+            continue_final_message: the last message is an answer to be gone on with.
 
         Returns:
-            The prompt, to be tokenised with special tokens parsed.
+            The prompt, to be tokenised with special tokens parsed. What a message spells is then parsed too:
+            `Engine.chat` takes care of that, and this text cannot.
 
         Raises:
             ChatTemplateError: there is no template, it failed, or the messages do not suit it.
@@ -218,4 +235,13 @@ class Model:
         Example:
             >>> prompt = engine.model.apply_chat_template("Why is the sky blue?")
         """
-        return self._native.apply_chat_template(as_json(messages), as_plain(messages), add_generation_prompt)
+        chat = {
+            "add_generation_prompt": add_generation_prompt,
+            "tools": tools,
+            "enable_thinking": enable_thinking,
+            "chat_template": chat_template,
+            "chat_template_kwargs": chat_template_kwargs,
+            "continue_final_message": continue_final_message,
+        }
+        prompt, _, _ = self._native.render_chat(conversation(messages, chat))
+        return prompt

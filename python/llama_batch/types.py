@@ -11,7 +11,9 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path  # noqa: TC003 - for those who read the annotations
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias
+
+from llama_batch._generic import T
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from llama_batch.logprobs import TokenLogprobs
+    from llama_batch.messages import ChatMessage
+
 
 __all__ = [
     "BatchStrategy",
@@ -149,7 +153,7 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(Generic[T]):
     """A finished answer. `str(completion)` is its text.
 
     Attributes:
@@ -168,6 +172,7 @@ class Completion:
         index: which answer it is, where there are several, from 0.
         others: the other answers, where there are several and this is the first.
         parser: turns the answer to a `json_schema` into a value; see `parsed`.
+        syntax: how the answer to a conversation is read; see `message`.
     """
 
     request_id: int
@@ -181,22 +186,32 @@ class Completion:
     logprobs: tuple[TokenLogprobs, ...] | None = None
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     index: int = 0
-    others: tuple[Completion, ...] = ()
-    parser: Callable[[str], Any] | None = field(default=None, repr=False, compare=False)
+    others: tuple[Completion[T], ...] = ()
+    parser: Callable[[str], T] | None = field(default=None, repr=False, compare=False)
+    syntax: str | None = field(default=None, repr=False, compare=False)
 
     @property
-    def choices(self) -> tuple[Completion, ...]:
+    def choices(self) -> tuple[Completion[T], ...]:
         """All answers to the prompt, as many as `n`: this one, and the others."""
         return (self, *self.others)
 
     @property
-    def parsed(self) -> Any:
+    def message(self) -> ChatMessage:
+        """The answer to a conversation, taken apart: what is said, what is thought, which functions are called."""
+        from llama_batch._reading import read
+
+        return read(self.syntax, self.text, self.index)
+
+    @property
+    def parsed(self) -> T | None:
         """The value of an answer to a `json_schema`: what JSON gives, or an object of the class that was the schema.
 
         None where there was no schema, or the answer was ended before it was whole (`finish_reason`). A class of
         pydantic may raise its `ValidationError` here, where it asks for more than its schema says.
         """
-        return self.parser(self.text) if self.parser is not None and self.finish_reason == "eog" else None
+        if self.parser is None or self.finish_reason != "eog":
+            return None
+        return self.parser(self.text if self.syntax is None else self.message.content)
 
     def __str__(self) -> str:
         """The text."""

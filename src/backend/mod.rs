@@ -4,7 +4,7 @@
 pub mod llama;
 pub mod sim;
 
-use crate::core::{Constraint, DecodeOutcome, Drawn, Limits, Op, OpResult, RequestId, Row, Token};
+use crate::core::{Begin, DecodeOutcome, Drawn, Limits, Op, OpResult, RequestId, Row, SamplingParams, Token};
 use crate::error::Error;
 use crate::grammar::{Compiler, Grammar, GrammarSource, Matcher, Vocabulary};
 use std::sync::Arc;
@@ -73,32 +73,38 @@ pub trait Tokenizer: Send + Sync {
     /// Whether the token ends a generation.
     fn is_eog(&self, token: Token) -> bool;
 
-    /// What an answer must look like, ready for samplers. Compiled once, and kept for a while.
+    /// What an answer must look like, ready for samplers. Compiled once, and kept for a while. Control tokens among
+    /// `shown` are the text that they spell.
     ///
     /// # Errors
     /// [`Error::Grammar`] where it is wrong, or costs too much.
-    fn compile(&self, source: &GrammarSource) -> Result<Grammar, Error> {
-        let _ = source;
+    fn compile(&self, source: &GrammarSource, shown: &[Token]) -> Result<Grammar, Error> {
+        let _ = (source, shown);
         Err(Error::Grammar("this model has no vocabulary that a grammar could be over".into()))
     }
 }
 
 /// A request's place in its grammar, where it has one.
-fn matcher(constraint: Option<&Constraint>, tokenizer: &dyn Tokenizer) -> Result<Option<Matcher>, Error> {
-    let Some(constraint) = constraint else { return Ok(None) };
+fn matcher(params: &SamplingParams, tokenizer: &dyn Tokenizer) -> Result<Option<Matcher>, Error> {
+    let Some(constraint) = params.constraint.as_deref() else { return Ok(None) };
+    let shown = params.shown.as_deref().unwrap_or_default();
     let known = constraint.compiled.0.as_ref().and_then(|compiled| compiled.downcast_ref::<Grammar>());
-    let grammar = known.map_or_else(|| tokenizer.compile(&constraint.source), |known| Ok(known.clone()))?;
-    if constraint.triggers.is_empty() {
-        return Ok(Some(Matcher::new(&grammar)));
-    }
-    Matcher::lazy(&grammar, constraint.triggers.clone()).map(Some).map_err(Error::Grammar)
+    let grammar = known.map_or_else(|| tokenizer.compile(&constraint.source, shown), |known| Ok(known.clone()))?;
+    let matcher = match &constraint.begin {
+        Begin::After(text) if text.is_empty() => Ok(Matcher::new(&grammar)),
+        Begin::After(text) => Matcher::after(&grammar, text),
+        Begin::With(triggers) => Matcher::lazy(&grammar, triggers.clone(), true),
+        Begin::Behind(triggers) => Matcher::lazy(&grammar, triggers.clone(), false),
+    };
+    matcher.map(Some).map_err(Error::Grammar)
 }
 
 /// A grammar compiler over a tokenizer's vocabulary.
-fn compiler(tokenizer: &dyn Tokenizer) -> Result<Compiler, Error> {
+fn compiler(tokenizer: &dyn Tokenizer, shown: &[Token]) -> Result<Compiler, Error> {
     let all = 0..tokenizer.n_vocab() as Token;
     let eog: Vec<Token> = all.clone().filter(|token| tokenizer.is_eog(*token)).collect();
-    // A control token has no bytes of its own.
-    let tokens = all.map(|token| tokenizer.piece(token, false)).map(|piece| (piece.clone(), piece.is_empty()));
+    // A control token that is not shown has no bytes of its own.
+    let tokens = all.map(|token| tokenizer.piece(token, shown.contains(&token)));
+    let tokens = tokens.map(|piece| (piece.clone(), piece.is_empty()));
     Vocabulary::new(tokens, &eog).and_then(Compiler::new).map_err(Error::Grammar)
 }

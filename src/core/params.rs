@@ -67,6 +67,8 @@ pub struct SamplingParams {
     pub constraint: Option<Arc<Constraint>>,
     /// Who draws in the place of the chain.
     pub custom: Option<u64>,
+    /// Control tokens that are text in the answer, in order: it holds what they spell, and its grammar may ask for that.
+    pub shown: Option<Arc<[Token]>>,
     /// What is told of each token.
     pub telling: Telling,
     /// The seed of this request's random stream.
@@ -106,6 +108,7 @@ impl SamplingParams {
         tokens: None,
         constraint: None,
         custom: None,
+        shown: None,
         telling: Telling::NOTHING,
         seed: 0,
         ignore_eos: false,
@@ -166,11 +169,28 @@ pub struct TokenRules {
 pub struct Constraint {
     /// As the caller said it.
     pub source: GrammarSource,
-    /// Texts from which on it holds; none means from the beginning.
-    pub triggers: Vec<String>,
+    /// When it begins to hold.
+    pub begin: Begin,
     /// What was compiled of it, for a sampler in this process.
     #[serde(skip)]
     pub compiled: Compiled,
+}
+
+/// When a grammar begins to hold.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Begin {
+    /// At the answer's beginning, after a text that the prompt ends with; in general that is empty.
+    After(String),
+    /// With the first of these texts, itself included; everything is allowed before it.
+    With(Vec<String>),
+    /// Behind the first of these texts.
+    Behind(Vec<String>),
+}
+
+impl Default for Begin {
+    fn default() -> Self {
+        Self::After(String::new())
+    }
 }
 
 /// A compiled grammar, of which the core knows nothing.
@@ -205,8 +225,10 @@ pub struct Words {
     pub dry_breakers: Vec<String>,
     /// What the answer must look like: one of these at most.
     pub grammars: Vec<GrammarSource>,
-    /// Texts from which on it holds.
-    pub triggers: Vec<String>,
+    /// When it begins to hold.
+    pub begin: Begin,
+    /// Texts of control tokens that belong to the answer.
+    pub shown: Vec<String>,
 }
 
 impl Words {
@@ -225,7 +247,8 @@ impl Words {
             bad_words: options.bad_words.clone().unwrap_or_default().0,
             dry_breakers: breakers.map_or_else(|| DRY_BREAKERS.map(String::from).to_vec(), |texts| texts.0),
             grammars: [gbnf, schema, regex, choice].into_iter().flatten().collect(),
-            triggers: options.grammar_triggers.clone().unwrap_or_default().0,
+            begin: options.grammar_triggers.clone().map_or_else(Begin::default, |texts| Begin::With(texts.0)),
+            shown: Vec::new(),
         }
     }
 }

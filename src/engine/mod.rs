@@ -34,7 +34,7 @@ pub use handle::{Engine, EngineConfig};
 pub(crate) use home::{forked, n_forks};
 pub use loader::{Loaded, Loader, MakeBackend};
 pub use mailbox::{Chunk, Interest, Item, Mailbox, SoFar};
-pub use prompt::{Identity, Model, Prompt, RenderPrompt};
+pub use prompt::{Identity, Model, Prompt, RenderPrompt, Shape};
 pub use sessions::SessionFile;
 pub use state::State;
 pub use stats::EngineStats;

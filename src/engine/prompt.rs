@@ -2,8 +2,9 @@
 
 use super::panic_text;
 use crate::backend::Tokenizer;
-use crate::core::{Limits, Request, Token};
+use crate::core::{Begin, Limits, Request, Token};
 use crate::error::{Error, TimeoutKind};
+use crate::options::GrammarSource;
 use crate::store::Fingerprint;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,8 +25,19 @@ pub struct Model {
 /// Tells a model, and the kind of context that it is used in, from all others.
 pub type Identity = Arc<dyn Fn(&Limits) -> Result<Fingerprint, Error> + Send + Sync>;
 
-/// Makes a prompt's tokens once the model is there.
-pub type RenderPrompt = Box<dyn FnOnce(&Model) -> Result<Vec<Token>, Error> + Send>;
+/// Makes a conversation's prompt once the model is there, and says what the answer to it looks like.
+pub type RenderPrompt = Box<dyn FnOnce(&Model) -> Result<(Vec<Token>, Shape), Error> + Send>;
+
+/// What the answer to a conversation looks like, as its template has it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Shape {
+    /// What it keeps to, in the place of what the request says.
+    pub grammar: Option<(GrammarSource, Begin)>,
+    /// Texts of control tokens that belong to it.
+    pub shown: Vec<String>,
+    /// Texts that end it.
+    pub stop: Vec<String>,
+}
 
 /// What a request begins with.
 pub enum Prompt {
@@ -38,17 +50,17 @@ pub enum Prompt {
 }
 
 impl Prompt {
-    /// The prompt's tokens. A panic while they are made is this request's error and nobody else's.
-    pub(super) fn tokens(self, model: &Model) -> Result<Arc<[Token]>, Error> {
+    /// The prompt's tokens, and what the answer looks like. A panic while they are made is this request's error and
+    /// nobody else's.
+    pub(super) fn tokens(self, model: &Model) -> Result<(Vec<Token>, Shape), Error> {
         let made = catch_unwind(AssertUnwindSafe(|| match self {
-            Self::Text(text) => model.tokenizer.tokenize(&text, true, true),
-            Self::Tokens(tokens) => Ok(tokens),
+            Self::Text(text) => Ok((model.tokenizer.tokenize(&text, true, true)?, Shape::default())),
+            Self::Tokens(tokens) => Ok((tokens, Shape::default())),
             Self::Chat(render) => render(model),
         }));
-        let made = made.unwrap_or_else(|panic| {
+        made.unwrap_or_else(|panic| {
             Err(Error::Prompt(format!("the prompt cannot be made into tokens: {}", panic_text(&*panic))))
-        });
-        made.map(Arc::from)
+        })
     }
 }
 

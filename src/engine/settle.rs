@@ -1,9 +1,9 @@
 //! What a request says in words, once the vocabulary makes tokens of it. On the caller's thread, before the queue.
 
 use super::lock;
-use super::prompt::{Model, Prompt};
+use super::prompt::{Model, Prompt, Shape};
 use crate::backend::Tokenizer;
-use crate::core::{Breakers, Compiled, Constraint, Request, Token, TokenRules, Words};
+use crate::core::{Begin, Breakers, Compiled, Constraint, Request, Token, TokenRules, Words};
 use crate::error::Error;
 use crate::options::TokenOrText;
 use std::collections::BTreeMap;
@@ -29,11 +29,20 @@ pub(super) struct Settler {
 impl Settler {
     /// Complete a request.
     pub(super) fn settle(&self, asked: Asked, model: &Model, request: &mut Request) -> Result<(), Error> {
-        let Asked { prompt, words, n: _ } = asked;
-        request.prompt = prompt.tokens(model)?;
+        let Asked { prompt, mut words, n: _ } = asked;
         let tokenizer = &*model.tokenizer;
+        let (tokens, Shape { grammar, shown, stop }) = prompt.tokens(model)?;
+        request.prompt = tokens.into();
+        if let Some((source, begin)) = grammar {
+            (words.grammars, words.begin) = (vec![source], begin);
+        }
+        if !stop.is_empty() {
+            request.stop.strings = request.stop.strings.iter().cloned().chain(stop).collect();
+        }
+        request.sampling.shown = shown_tokens(&shown, tokenizer)?;
         request.sampling.tokens = token_rules(&words, tokenizer)?;
-        request.sampling.constraint = constraint(&words, tokenizer)?;
+        let shown = request.sampling.shown.as_deref().unwrap_or_default();
+        request.sampling.constraint = constraint(&words, shown, tokenizer)?;
         if request.sampling.dry_multiplier > 0.0 {
             request.sampling.dry_breakers = Some(self.breakers(&words, tokenizer));
         }
@@ -69,17 +78,32 @@ fn breakers_of(text: &str, tokenizer: &dyn Tokenizer) -> Breakers {
 }
 
 /// What the answer must look like, compiled.
-fn constraint(words: &Words, tokenizer: &dyn Tokenizer) -> Result<Option<Arc<Constraint>>, Error> {
+fn constraint(words: &Words, shown: &[Token], tokenizer: &dyn Tokenizer) -> Result<Option<Arc<Constraint>>, Error> {
     let source = match &*words.grammars {
-        [] if words.triggers.is_empty() => return Ok(None),
+        [] if matches!(words.begin, Begin::After(_)) => return Ok(None),
         [] => return Err(Error::Grammar("grammar_triggers without a grammar".into())),
         [source] => source.clone(),
         [_, _, ..] => {
             return Err(Error::Grammar("of grammar, json_schema, regex and choice a request has one".into()));
         }
     };
-    let compiled = Compiled(Some(Arc::new(tokenizer.compile(&source)?)));
-    Ok(Some(Arc::new(Constraint { source, triggers: words.triggers.clone(), compiled })))
+    let compiled = Compiled(Some(Arc::new(tokenizer.compile(&source, shown)?)));
+    Ok(Some(Arc::new(Constraint { source, begin: words.begin.clone(), compiled })))
+}
+
+/// The control tokens that these texts are, in order.
+fn shown_tokens(texts: &[String], tokenizer: &dyn Tokenizer) -> Result<Option<Arc<[Token]>>, Error> {
+    let mut shown = Vec::new();
+    for text in texts {
+        if let [token] = tokenizer.tokenize(text, false, true)?[..]
+            && tokenizer.piece(token, false).is_empty()
+        {
+            shown.push(token);
+        }
+    }
+    shown.sort_unstable();
+    shown.dedup();
+    Ok((!shown.is_empty()).then(|| shown.into()))
 }
 
 /// What is said of single tokens; none where that is nothing.

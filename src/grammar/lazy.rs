@@ -4,29 +4,34 @@
 #[derive(Clone, Debug)]
 pub(super) struct Triggers {
     texts: Vec<Vec<u8>>,
+    /// Whether the grammar begins with the text, or behind it.
+    included: bool,
     /// The end of what was said: as much as may be the beginning of a trigger.
     tail: Vec<u8>,
 }
 
 impl Triggers {
-    pub(super) fn new(texts: Vec<String>) -> Result<Self, String> {
+    pub(super) fn new(texts: Vec<String>, included: bool) -> Result<Self, String> {
         if texts.is_empty() || texts.iter().any(String::is_empty) {
             return Err("a lazy grammar needs triggers, and none of them empty".into());
         }
-        Ok(Self { texts: texts.into_iter().map(String::into_bytes).collect(), tail: Vec::new() })
+        Ok(Self { texts: texts.into_iter().map(String::into_bytes).collect(), included, tail: Vec::new() })
     }
 
-    /// What the grammar is fed where these bytes complete a trigger: all from its start on. Of several triggers the one
-    /// that starts first counts.
+    /// What the grammar is fed where these bytes complete a trigger: all from its start on, or what follows it. Of several
+    /// triggers the one that starts first counts.
     pub(super) fn completed_by(&self, bytes: &[u8]) -> Option<Vec<u8>> {
         let last_bytes = |text: &Vec<u8>| text.last().is_some_and(|last| bytes.contains(last));
         if !self.texts.iter().any(last_bytes) {
             return None;
         }
         let said = [&self.tail[..], bytes].concat();
-        let find = |text: &Vec<u8>| said.windows(text.len()).position(|window| window == &text[..]);
-        let start = self.texts.iter().filter_map(find).min()?;
-        Some(said[start..].to_vec())
+        let find = |text: &Vec<u8>| {
+            let start = said.windows(text.len()).position(|window| window == &text[..])?;
+            Some((start, if self.included { start } else { start + text.len() }))
+        };
+        let (_, from) = self.texts.iter().filter_map(find).min()?;
+        Some(said[from..].to_vec())
     }
 
     /// These bytes were said, and completed none.

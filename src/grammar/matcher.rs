@@ -45,12 +45,22 @@ impl Matcher {
         Self { grammar: grammar.clone(), state: State::Bound(Box::new(grammar.parser())) }
     }
 
-    /// A grammar that holds from the first of these texts on, that text included; everything is allowed before it.
+    /// Behind a text that the grammar begins with, and the prompt ends with.
+    ///
+    /// # Errors
+    /// Where the grammar does not begin with it.
+    pub fn after(grammar: &Grammar, text: &str) -> Result<Self, String> {
+        let parser = begin(grammar, text.as_bytes())?;
+        Ok(Self { grammar: grammar.clone(), state: State::Bound(Box::new(parser)) })
+    }
+
+    /// A grammar that holds from the first of these texts on, or behind it where that text is not `included`; everything
+    /// is allowed before it.
     ///
     /// # Errors
     /// Where there is no trigger, or an empty one.
-    pub fn lazy(grammar: &Grammar, triggers: Vec<String>) -> Result<Self, String> {
-        Ok(Self { grammar: grammar.clone(), state: State::Waiting(Triggers::new(triggers)?) })
+    pub fn lazy(grammar: &Grammar, triggers: Vec<String>, included: bool) -> Result<Self, String> {
+        Ok(Self { grammar: grammar.clone(), state: State::Waiting(Triggers::new(triggers, included)?) })
     }
 
     /// Whether a token may be drawn now. Far cheaper than a mask.

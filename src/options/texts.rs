@@ -91,7 +91,7 @@ impl OptionType for PathName {
 pub struct JsonSchema(pub String);
 
 impl OptionType for JsonSchema {
-    const PYTHON: &'static str = "str | Mapping[str, Any] | type[Any]";
+    const PYTHON: &'static str = "str | Mapping[str, Any] | type[Any] | Validates[Any]";
     fn read(value: &Value, _: Option<Range>) -> Result<Self, String> {
         let Value::Str(s) = value else {
             return Err(format!("must be a dict, JSON text or a class of pydantic, not {}", value.type_name()));

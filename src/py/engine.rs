@@ -1,11 +1,13 @@
 //! The engine's handle, as Python's `Engine` holds it.
 
+use super::chat::{self, Syntax};
 use super::events::EventReceiver;
 use super::hub::{Hub, duration, wait_in_slices};
-use super::model::{self, Model};
+use super::model::Model;
 use super::strategy::{self, PyCallables};
 use super::ticket::{Registered, Ticket};
 use super::{convert, errors, key, loaders};
+use crate::chat::{Asked, Conversation};
 use crate::core::{Mode, RequestId};
 use crate::engine::{self, EngineConfig, Prompt};
 use crate::error::Error;
@@ -69,6 +71,11 @@ fn let_go(py: Python<'_>, values: &[(String, Value)], error: &Error) -> PyErr {
 pub(super) fn start_options(py: Python<'_>, given: &Bound<'_, PyDict>) -> PyResult<StartOptions> {
     let values = convert::options(given, &StartOptions::table())?;
     StartOptions::default().apply(&values).map_err(|error| let_go(py, &values, &error))
+}
+
+/// Whether an answer keeps to a grammar of the caller's.
+fn constrains(options: &RequestOptions) -> bool {
+    options.grammar.is_some() || options.regex.is_some() || options.choice.is_some() || options.json_schema.is_some()
 }
 
 #[pymethods]
@@ -160,17 +167,26 @@ impl Engine {
         self.send(py, prompt, options, stream)
     }
 
-    /// Submit messages: as JSON for a model's template, and as plain text where a simulated model has none.
+    /// Submit a conversation, as JSON.
+    #[expect(clippy::needless_pass_by_value, reason = "pyo3 makes the text")]
     fn submit_chat(
         &self,
         py: Python<'_>,
-        messages: String,
-        plain: String,
+        asked: String,
         options: &Bound<'_, PyDict>,
         stream: bool,
     ) -> PyResult<Ticket> {
-        let render = move |model: &engine::Model| model::chat_tokens(model, &messages, &plain);
-        self.send(py, Prompt::Chat(Box::new(render)), options, stream)
+        let (syntax, given) = (Syntax::default(), request_options(py, options)?);
+        let (asked, told) = (py.detach(|| Asked::parse(&asked)), Arc::clone(&syntax));
+        let schema = given.json_schema.as_ref().filter(|_| given.grammar_triggers.is_none());
+        let (json_schema, is_constrained) = (schema.map(|schema| schema.0.clone()), constrains(&given));
+        let render = move |model: &engine::Model| {
+            let asked = Asked { json_schema, is_constrained, ..asked? };
+            let Conversation { prompt: _, tokens, shape, syntax } = chat::render(model, &asked)?;
+            drop(told.set(syntax));
+            Ok((tokens, shape))
+        };
+        self.send_checked(py, Prompt::Chat(Box::new(render)), given, stream, Some(syntax))
     }
 
     /// Submit something that was found wrong before: its error comes from the generation, as all errors do.
@@ -257,11 +273,21 @@ impl Engine {
 
 impl Engine {
     fn send(&self, py: Python<'_>, prompt: Prompt, given: &Bound<'_, PyDict>, stream: bool) -> PyResult<Ticket> {
-        let options = request_options(py, given)?;
+        self.send_checked(py, prompt, request_options(py, given)?, stream, None)
+    }
+
+    fn send_checked(
+        &self,
+        py: Python<'_>,
+        prompt: Prompt,
+        options: RequestOptions,
+        stream: bool,
+        syntax: Option<Syntax>,
+    ) -> PyResult<Ticket> {
         let mode = if stream { Mode::Stream } else { Mode::Generate };
         let callable = Registered::of(&options);
         let ticket = py.detach(|| self.get().submit(prompt, options, mode)).map_err(|e| errors::raise(py, &e))?;
-        Ok(Ticket::new(ticket, callable))
+        Ok(Ticket::new(ticket, callable, syntax))
     }
 
     fn drain(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {

@@ -45,6 +45,9 @@ impl Loader for File {
         use crate::backend::llama;
         let Self { options, path } = *self;
         let model = llama::load(&options, &path, progress)?;
+        if let Some(reason) = model.chat_templates().iter().find_map(|source| super::chat::refusal(source)) {
+            model.refuse_template(reason);
+        }
         let shared = Arc::clone(&model);
         let identity = identity(path, model.n_ctx_orig(), context_properties(&options));
         Ok(Loaded {

@@ -2,6 +2,7 @@
 //!
 //! The public classes are written in Python over these; see `python/llama_batch/`.
 
+mod chat;
 mod convert;
 mod engine;
 mod errors;
@@ -77,6 +78,8 @@ fn in_forked_child() {
 
 #[pymodule(gil_used = false)]
 mod _core {
+    #[pymodule_export]
+    use super::chat::{ChatParser, try_template};
     #[pymodule_export]
     use super::engine::Engine;
     #[pymodule_export]

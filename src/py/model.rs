@@ -1,6 +1,7 @@
 //! A loaded model, as Python's `Model` holds it: text to tokens and back, metadata, the chat template.
 
-use super::errors;
+use super::{chat, errors};
+use crate::chat::{Asked, Conversation};
 use crate::core::Token;
 use crate::engine;
 use crate::error::Error;
@@ -36,14 +37,6 @@ mod known {
         model.handle.as_ref()?.downcast_ref()
     }
 
-    pub(super) fn chat_tokens(model: &engine::Model, messages: &str) -> Option<Result<Vec<Token>, Error>> {
-        handle(model).map(|model| model.chat_tokens(messages, true))
-    }
-
-    pub(super) fn chat_text(model: &engine::Model, messages: &str, prompt: bool) -> Option<Result<String, Error>> {
-        handle(model).map(|model| model.apply_chat_template(messages, prompt))
-    }
-
     pub(super) fn score(
         model: &engine::Model,
         options: &StartOptions,
@@ -77,14 +70,6 @@ mod known {
     use super::{Error, PyDict, PyResult, StartOptions, Token, engine};
     use pyo3::prelude::*;
 
-    pub(super) const fn chat_tokens(_: &engine::Model, _: &str) -> Option<Result<Vec<Token>, Error>> {
-        None
-    }
-
-    pub(super) const fn chat_text(_: &engine::Model, _: &str, _: bool) -> Option<Result<String, Error>> {
-        None
-    }
-
     pub(super) const fn score(
         _: &engine::Model,
         _: &StartOptions,
@@ -99,14 +84,6 @@ mod known {
     pub(super) const fn facts(_: &engine::Model, _: &Bound<'_, PyDict>) -> PyResult<()> {
         Ok(())
     }
-}
-
-/// The tokens of a conversation: through the model's template, or plain where a simulated model has none.
-///
-/// # Errors
-/// [`Error::Template`] and [`Error::Prompt`].
-pub(super) fn chat_tokens(model: &engine::Model, messages: &str, plain: &str) -> Result<Vec<Token>, Error> {
-    known::chat_tokens(model, messages).unwrap_or_else(|| model.tokenizer.tokenize(plain, true, true))
 }
 
 #[pymethods]
@@ -141,16 +118,11 @@ impl Model {
         self.inner.tokenizer.is_eog(token)
     }
 
-    /// The prompt that messages make: through the model's template, or plain where a simulated model has none.
-    fn apply_chat_template(
-        &self,
-        py: Python<'_>,
-        messages: &str,
-        plain: &str,
-        add_generation_prompt: bool,
-    ) -> PyResult<String> {
-        let text = py.detach(|| known::chat_text(&self.inner, messages, add_generation_prompt));
-        text.unwrap_or_else(|| Ok(plain.to_owned())).map_err(|e| errors::raise(py, &e))
+    /// The prompt that a conversation makes, its tokens, and the syntax of its answer.
+    fn render_chat(&self, py: Python<'_>, asked: &str) -> PyResult<(String, Vec<Token>, String)> {
+        let rendered = py.detach(|| Asked::parse(asked).and_then(|asked| chat::render(&self.inner, &asked)));
+        let Conversation { prompt, tokens, shape: _, syntax } = rendered.map_err(|e| errors::raise(py, &e))?;
+        Ok((prompt, tokens, syntax))
     }
 
     /// How far each token after the first `n_prompt` was from the likeliest, computed alone, `chunk` tokens at a time.

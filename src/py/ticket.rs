@@ -1,5 +1,6 @@
 //! One request, as Python's `Generation` holds it.
 
+use super::chat::Syntax;
 use super::errors;
 use super::hub::{Hub, new_key, wait_in_slices};
 use super::logprobs;
@@ -31,6 +32,8 @@ pub(super) struct Ticket {
     is_read: AtomicBool,
     /// The loop that read last, and its hub.
     reader: Mutex<Option<Reader>>,
+    /// How the answer to a conversation is read.
+    syntax: Option<Syntax>,
     /// Kept for as long as somebody may ask it.
     _sampler: Option<Registered>,
 }
@@ -64,7 +67,7 @@ pub(super) enum Next<'py> {
 }
 
 impl Ticket {
-    pub(super) fn new(inner: engine::Ticket, sampler: Option<Registered>) -> Self {
+    pub(super) fn new(inner: engine::Ticket, sampler: Option<Registered>, syntax: Option<Syntax>) -> Self {
         Self {
             inner,
             key: new_key(),
@@ -73,6 +76,7 @@ impl Ticket {
             has_raised: AtomicBool::new(false),
             is_read: AtomicBool::new(false),
             reader: Mutex::new(None),
+            syntax,
             _sampler: sampler,
         }
     }
@@ -129,10 +133,10 @@ impl Ticket {
     fn outcome<'py>(&self, py: Python<'py>) -> PyResult<Option<Outcome<'py>>> {
         let Some(finished) = self.inner.mailbox().end() else { return Ok(None) };
         match &finished.end {
-            Ok(_) => completions(py, &self.inner, &finished).map(|c| Some(Outcome::Completion(c))),
+            Ok(_) => completions(py, &self.inner, &finished, self.syntax()).map(|c| Some(Outcome::Completion(c))),
             Err(error) => {
                 let partial = matches!(error, Error::RequestTimeout { .. })
-                    .then(|| completions(py, &self.inner, &finished))
+                    .then(|| completions(py, &self.inner, &finished, self.syntax()))
                     .transpose()?;
                 let exception = errors::to_exception(py, error, Some(finished.request.0), partial)?;
                 Ok(Some(Outcome::Error(exception)))
@@ -175,13 +179,19 @@ fn running_loop(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
 }
 
 /// The completion, with all answers in it. One that has no end of its own yet has that of the whole.
-fn completions<'py>(py: Python<'py>, ticket: &engine::Ticket, end: &Finished) -> PyResult<Bound<'py, PyAny>> {
+fn completions<'py>(
+    py: Python<'py>,
+    ticket: &engine::Ticket,
+    end: &Finished,
+    syntax: Option<&str>,
+) -> PyResult<Bound<'py, PyAny>> {
     let (mailbox, class) = (ticket.mailbox(), py.import("llama_batch.types")?.getattr("Completion")?);
     let made = |(i, answer): (usize, &SoFar), others: Bound<'py, PyTuple>| {
         let fields = completion(py, mailbox.telling(), answer, answer.end.as_deref().unwrap_or(end))?;
         fields.set_item("seed", sibling_seed(ticket.seed(), i as u64))?;
         fields.set_item("index", i)?;
         fields.set_item("others", others)?;
+        fields.set_item("syntax", syntax)?;
         class.call((), Some(&fields))
     };
     let answers = mailbox.so_far();
@@ -270,6 +280,12 @@ impl Ticket {
         let event_loop = running_loop(slf.py())?;
         let hub = slf.get().hub_of(&event_loop)?;
         Ok(NextChunk::new(slf.clone().unbind(), hub.unbind(), event_loop.unbind()))
+    }
+
+    /// How the answer to a conversation is read, as JSON; None before its prompt is made, and of other requests.
+    #[getter]
+    fn syntax(&self) -> Option<&str> {
+        self.syntax.as_ref()?.get().map(String::as_str)
     }
 
     /// Somebody begins to wait.

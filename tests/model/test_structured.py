@@ -114,7 +114,7 @@ def test_what_comes_before_a_trigger_is_free(engine: Engine) -> None:
 def test_what_is_wrong_is_refused_with_its_reason_and_harms_nobody(engine: Engine, options: dict[str, object]) -> None:
     other = engine.generate("Once upon a time", max_tokens=10)
     with pytest.raises(GrammarError) as raised:
-        engine.generate("x", max_tokens=2, **options).result(timeout=60)  # type: ignore[arg-type]
+        engine.generate("x", max_tokens=2, **options).result(timeout=60)  # type: ignore[call-overload]
     assert len(str(raised.value)) > 10
     assert raised.value.code == "invalid_grammar"
     assert len(other.result().token_ids) == 10

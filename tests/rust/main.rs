@@ -8,6 +8,7 @@
     reason = "a test may stop at what it did not expect"
 )]
 
+mod chat;
 mod engine;
 mod grammar;
 #[cfg(feature = "llama")]

@@ -122,7 +122,7 @@ def test_requests_run_beside_each_other_from_many_threads(engine: Engine) -> Non
 def test_a_wrong_prompt_has_a_typed_error_and_the_engine_goes_on(
     engine: Engine, prompt: object, error: type[Exception]
 ) -> None:
-    generation = engine.generate(prompt)  # type: ignore[arg-type]
+    generation = engine.generate(prompt)  # type: ignore[call-overload]
     with pytest.raises(error) as caught:
         generation.result(timeout=10)
     assert caught.value.request_id == generation.request_id  # type: ignore[attr-defined]

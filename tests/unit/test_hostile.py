@@ -377,7 +377,7 @@ def test_a_message_says_what_is_wrong_with_it(engine: Engine) -> None:
     with pytest.raises(ChatTemplateError, match=r"^message 1 has no \"content\"$"):
         engine.chat([{"role": "user", "content": "a"}, {"role": "user"}]).result()
     with pytest.raises(ChatTemplateError, match=r"^messages are text or a list of messages, not dict$"):
-        engine.chat({"role": "user"}).result()  # type: ignore[arg-type]
+        engine.chat({"role": "user"}).result()  # type: ignore[call-overload]
     with pytest.raises(OptionError, match="a tuple that holds something else"):
         engine.generate("x", session=(None,))  # type: ignore[arg-type]
 

@@ -177,6 +177,6 @@ def test_a_sampler_is_let_go_of_with_its_request() -> None:
 
 def test_what_is_no_callable_is_refused() -> None:
     with Engine(SIM) as engine, pytest.raises(OptionError, match="sampler must be a callable, not int"):
-        engine.generate(PROMPT, sampler=3)  # type: ignore[arg-type]
+        engine.generate(PROMPT, sampler=3)  # type: ignore[call-overload]
     with pytest.raises(OptionError, match="sampler"):
         Simulation().submit(PROMPT, sampler=likeliest)

@@ -12,6 +12,8 @@ use std::sync::Arc;
 struct Drawing {
     sampler: Sampler,
     prompt: Arc<[Token]>,
+    /// Control tokens that are text here.
+    shown: Option<Arc<[Token]>>,
     /// Who draws in the sampler's place.
     custom: Option<u64>,
     /// What was offered to whom that is.
@@ -42,10 +44,16 @@ impl Draws {
         let model = &self.model;
         let sampler = Sampler::new(params, prompt, model.n_vocab());
         let sampler = sampler.banning(params, model.eog(), stop_tokens, model.suppressed());
-        let sampler = sampler.constrained(matcher(params.constraint.as_deref(), &**model)?);
+        let sampler = sampler.constrained(matcher(params, &**model)?);
         self.of.insert(
             request,
-            Drawing { sampler, prompt: Arc::clone(prompt), custom: params.custom, offered: Vec::new() },
+            Drawing {
+                sampler,
+                prompt: Arc::clone(prompt),
+                shown: params.shown.clone(),
+                custom: params.custom,
+                offered: Vec::new(),
+            },
         );
         Ok(())
     }
@@ -81,7 +89,8 @@ impl Draws {
         let requests: Vec<RequestId> = drawing.iter().map(|(request, _)| *request).collect();
         let drawn = draw(&mut self.of, &self.pool, drawing);
         let outcome = |(request, drawn): (RequestId, Result<One, Error>)| {
-            let drawn = drawn.map(|one| vec![one.into_drawn(model)]);
+            let shown = self.of.get(&request).and_then(|of| of.shown.as_deref());
+            let drawn = drawn.map(|one| vec![one.into_drawn(model, shown)]);
             RowOutcome { request, drawn }
         };
         let outcomes = requests.into_iter().zip(drawn).map(outcome);
@@ -104,7 +113,7 @@ impl Draws {
             Pick::Logits(logits) => of.sampler.settle(None, &logits),
         };
         let one = One { token: token?, told: of.sampler.take_told(), is_last: of.sampler.is_over() };
-        Ok(one.into_drawn(&self.model))
+        Ok(one.into_drawn(&self.model, of.shown.as_deref()))
     }
 }
 
@@ -117,10 +126,12 @@ struct One {
 }
 
 impl One {
-    fn into_drawn(self, model: &Model) -> Drawn {
+    /// With the token's text: none for control tokens, but for those that are `shown`.
+    fn into_drawn(self, model: &Model, shown: Option<&[Token]>) -> Drawn {
         let Self { token, told, is_last } = self;
+        let is_shown = shown.is_some_and(|shown| shown.binary_search(&token).is_ok());
         let told = told.map(|told| Box::new(with_text(model, told)));
-        Drawn { token, piece: model.piece(token, false), is_eog: model.is_eog(token), is_last, told }
+        Drawn { token, piece: model.piece(token, is_shown), is_eog: model.is_eog(token), is_last, told }
     }
 }
 
@@ -184,6 +195,7 @@ mod tests {
         let drawing = || Drawing {
             sampler: Sampler::new(&greedy, &[], 3),
             prompt: Arc::from([]),
+            shown: None,
             custom: None,
             offered: Vec::new(),
         };

@@ -6,9 +6,16 @@ use std::ffi::{CStr, c_char};
 /// What the shim returns where llama.cpp threw.
 pub(super) const THROWN: i32 = -100;
 
-/// The chat templates of one model, on the C++ side.
+/// A chat template, on the C++ side.
 #[repr(C)]
 pub(super) struct Chat {
+    _opaque: [u8; 0],
+}
+
+/// What reads answers to a conversation, on the C++ side.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct ChatParser {
     _opaque: [u8; 0],
 }
 
@@ -162,16 +169,43 @@ unsafe extern "C" {
     ) -> i32;
     pub(super) fn lb_chat_new(
         model: *const sys::llama_model,
+        source: *const c_char,
+        len: usize,
         out: *mut *mut Chat,
         err: *mut c_char,
         err_cap: usize,
     ) -> i32;
     pub(super) fn lb_chat_free(chat: *mut Chat);
+    pub(super) fn lb_chat_try(source: *const c_char, len: usize, err: *mut c_char, err_cap: usize) -> i32;
+    pub(super) fn lb_chat_caps(
+        chat: *const Chat,
+        out: *mut *mut c_char,
+        out_len: *mut usize,
+        err: *mut c_char,
+        err_cap: usize,
+    ) -> i32;
     pub(super) fn lb_chat_apply(
         chat: *const Chat,
-        messages: *const c_char,
+        asked: *const c_char,
         len: usize,
-        add_generation_prompt: bool,
+        out: *mut *mut c_char,
+        out_len: *mut usize,
+        err: *mut c_char,
+        err_cap: usize,
+    ) -> i32;
+    pub(super) fn lb_chat_parser_new(
+        syntax: *const c_char,
+        len: usize,
+        out: *mut *mut ChatParser,
+        err: *mut c_char,
+        err_cap: usize,
+    ) -> i32;
+    pub(super) fn lb_chat_parser_free(parser: *mut ChatParser);
+    pub(super) fn lb_chat_parse(
+        parser: *const ChatParser,
+        text: *const c_char,
+        len: usize,
+        is_partial: bool,
         out: *mut *mut c_char,
         out_len: *mut usize,
         err: *mut c_char,

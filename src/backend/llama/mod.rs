@@ -5,6 +5,8 @@
 
 mod batch;
 mod cells;
+mod chat;
+mod compilers;
 mod context;
 mod decode;
 mod draws;
@@ -22,12 +24,14 @@ mod state;
 mod template;
 mod tokenizer;
 
+pub use chat::ChatParser;
 pub use decode::LlamaBackend;
 pub use load::{Device, devices, load, shards};
 pub use logs::{Drained, Level, Line, drain as drain_logs, set_level as set_log_level};
 pub use machine::{available_memory, n_physical_cores};
 pub use model::Model;
 pub use score::score;
+pub use template::try_template;
 
 use llama_cpp_sys_2 as sys;
 use std::sync::Once;

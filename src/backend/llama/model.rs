@@ -1,5 +1,6 @@
 //! A loaded model: what is known of it.
 
+use super::compilers::Compilers;
 use super::ffi;
 use super::template::Templates;
 use crate::backend::Tokenizer as _;
@@ -19,11 +20,11 @@ pub struct Model {
     n_ctx_train: u32,
     /// Tokens that end a generation.
     eog: OnceLock<Vec<Token>>,
-    /// Made when the first grammar is asked for.
-    pub(super) grammars: OnceLock<Result<crate::grammar::Compiler, crate::error::Error>>,
+    /// Made when grammars are asked for.
+    pub(super) grammars: Compilers,
     /// Making a context may adjust the model: one at a time.
     pub(super) making_context: Mutex<()>,
-    pub(super) templates: OnceLock<Result<Mutex<Templates>, String>>,
+    pub(super) templates: Templates,
 }
 
 // SAFETY: llama.cpp only reads a loaded model, and the one call that writes to it (making a context with YaRN) is made
@@ -52,9 +53,9 @@ impl Model {
             has_vocab: kind != sys::LLAMA_VOCAB_TYPE_NONE,
             n_ctx_train: n_ctx_train.max(0) as u32,
             eog: OnceLock::new(),
-            grammars: OnceLock::new(),
+            grammars: Compilers::default(),
             making_context: Mutex::new(()),
-            templates: OnceLock::new(),
+            templates: Templates::default(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::ffi::{self, guarded};
 use super::model::Model;
-use crate::backend::{Tokenizer, compiler};
+use crate::backend::Tokenizer;
 use crate::core::Token;
 use crate::error::Error;
 use crate::grammar::{Grammar, GrammarSource};
@@ -119,9 +119,8 @@ impl Tokenizer for Model {
         self.holds(token) && unsafe { llama_cpp_sys_2::llama_vocab_is_eog(self.vocab.as_ptr(), token) }
     }
 
-    fn compile(&self, source: &GrammarSource) -> Result<Grammar, Error> {
+    fn compile(&self, source: &GrammarSource, shown: &[Token]) -> Result<Grammar, Error> {
         self.need_vocab()?;
-        let compiler = self.grammars.get_or_init(|| compiler(self));
-        compiler.as_ref().map_err(Clone::clone)?.compile(source).map_err(Error::Grammar)
+        self.grammars.compiler(self, shown)?.compile(source).map_err(Error::Grammar)
     }
 }

@@ -31,7 +31,7 @@ impl Sampler {
         stop_tokens: &[Token],
     ) -> Result<Self, Error> {
         let seed = if sampling.temp > 0.0 { sampling.seed } else { 0 };
-        let constraint = matcher(sampling.constraint.as_deref(), &SimTokenizer::new(config))?;
+        let constraint = matcher(sampling, &SimTokenizer::new(config))?;
         let mut bans = Bans::new(sampling, prompt);
         bans.delay(sampling, &[tokenizer::EOG], stop_tokens);
         Ok(Self {

@@ -47,13 +47,13 @@ impl Tokenizer for SimTokenizer {
         token == EOG
     }
 
-    fn compile(&self, source: &GrammarSource) -> Result<Grammar, Error> {
+    fn compile(&self, source: &GrammarSource, _shown: &[Token]) -> Result<Grammar, Error> {
         // Two simulated vocabularies of one size are one.
         static KNOWN: Mutex<BTreeMap<u32, Arc<Compiler>>> = Mutex::new(BTreeMap::new());
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         let compiler = match known.get(&self.n_vocab) {
             Some(compiler) => Arc::clone(compiler),
-            None => Arc::clone(known.entry(self.n_vocab).or_insert(Arc::new(compiler(self)?))),
+            None => Arc::clone(known.entry(self.n_vocab).or_insert(Arc::new(compiler(self, &[])?))),
         };
         drop(known);
         compiler.compile(source).map_err(Error::Grammar)

@@ -1,7 +1,7 @@
 //! What happens before the model is there, and when it never comes.
 
 use super::*;
-use llama_batch::engine::State;
+use llama_batch::engine::{Shape, State};
 use llama_batch::error::TimeoutKind;
 
 /// A loader that does what the closure says.
@@ -75,7 +75,9 @@ fn texts_that_come_while_loading_become_tokens_in_order_off_the_engine_thread() 
 fn a_prompt_that_cannot_be_made_fails_alone() {
     let engine = engine(options(4));
     let panics = || Prompt::Chat(Box::new(|_: &Model| panic!("no template")));
-    let chat = || Prompt::Chat(Box::new(|model: &Model| model.tokenizer.tokenize("hello", true, true)));
+    let chat = || {
+        Prompt::Chat(Box::new(|model: &Model| Ok((model.tokenizer.tokenize("hello", true, true)?, Shape::default()))))
+    };
     let submit = |prompt| engine.submit(prompt, RequestOptions::default(), Mode::Generate).unwrap();
     let early = [submit(panics()), submit(chat())];
     engine.load(loader(4, None, None));

@@ -4,7 +4,7 @@ use super::*;
 
 fn lazy(triggers: &[&str]) -> Matcher {
     let grammar = compile(&gbnf("root ::= \"<t>\" [a-c]+ \"</t>\"")).unwrap();
-    Matcher::lazy(&grammar, triggers.iter().map(ToString::to_string).collect()).unwrap()
+    Matcher::lazy(&grammar, triggers.iter().map(ToString::to_string).collect(), true).unwrap()
 }
 
 fn say(matcher: &mut Matcher, text: &str) -> Result<(), String> {
@@ -42,7 +42,7 @@ fn an_answer_without_the_trigger_ends_when_it_likes() {
 #[test]
 fn a_token_that_goes_on_past_the_trigger_is_fed_from_its_start() {
     let grammar = compile(&gbnf("root ::= \"ab\" \"d\"")).unwrap();
-    let mut matcher = Matcher::lazy(&grammar, vec!["ab".into()]).unwrap();
+    let mut matcher = Matcher::lazy(&grammar, vec!["ab".into()], true).unwrap();
     // The token `abc` goes on with what the grammar forbids; `ab` does not.
     let [ab, abc] = ["ab", "abc"].map(|text| (N_BYTES + LONGER.iter().position(|t| *t == text).unwrap()) as Token);
     assert!(matcher.allows(ab).unwrap() && !matcher.allows(abc).unwrap() && !matcher.allows(TWIN).unwrap());
@@ -50,7 +50,7 @@ fn a_token_that_goes_on_past_the_trigger_is_fed_from_its_start() {
     assert!(allowed.contains(&ab) && !allowed.contains(&abc) && !allowed.contains(&TWIN) && allowed.contains(&EOG[0]));
     matcher.accept(ab).unwrap();
     assert_eq!(left(&mut matcher).unwrap(), [Token::from(b'd')]);
-    let mut fails = Matcher::lazy(&grammar, vec!["ab".into()]).unwrap();
+    let mut fails = Matcher::lazy(&grammar, vec!["ab".into()], true).unwrap();
     assert!(fails.accept(abc).is_err() && fails.allows(ab).is_err());
 }
 
@@ -66,6 +66,28 @@ fn of_several_triggers_the_first_in_the_text_counts() {
 #[test]
 fn there_is_no_lazy_grammar_without_a_trigger() {
     let grammar = compile(&gbnf("root ::= \"a\"")).unwrap();
-    assert!(Matcher::lazy(&grammar, vec![]).is_err());
-    assert!(Matcher::lazy(&grammar, vec!["a".into(), String::new()]).is_err());
+    assert!(Matcher::lazy(&grammar, vec![], true).is_err());
+    assert!(Matcher::lazy(&grammar, vec!["a".into(), String::new()], true).is_err());
+}
+
+#[test]
+fn a_grammar_may_begin_behind_its_trigger() {
+    let grammar = super::compile(&GrammarSource::Regex("xy".into())).unwrap();
+    let mut behind = Matcher::lazy(&grammar, vec!["go ".into()], false).unwrap();
+    for byte in b"let us go " {
+        assert!(behind.allows(Token::from(*byte)).unwrap());
+        behind.accept(Token::from(*byte)).unwrap();
+    }
+    assert!(!behind.is_waiting());
+    assert!(behind.allows(Token::from(b'x')).unwrap());
+    assert!(!behind.allows(Token::from(b'g')).unwrap());
+}
+
+#[test]
+fn a_grammar_may_have_begun_in_the_prompt() {
+    let grammar = super::compile(&GrammarSource::Regex("ab+".into())).unwrap();
+    let mut matcher = Matcher::after(&grammar, "ab").unwrap();
+    assert!(matcher.allows(Token::from(b'b')).unwrap());
+    assert!(!matcher.allows(Token::from(b'a')).unwrap());
+    assert!(Matcher::after(&grammar, "x").is_err());
 }
