@@ -127,20 +127,22 @@ class LlamaServer:
                 time.sleep(0.05)
         raise SystemExit(f"{shlex.join(self._command)} did not start:\n{self.log()}")
 
-    async def ask(self, prompt: Sequence[int] | str, n_predict: int) -> Answer:
-        """Send a greedy, streamed /completion and read it to its end.
+    async def ask(self, prompt: Sequence[int] | str, n_predict: int, temp: float = 0) -> Answer:
+        """Send a streamed /completion and read it to its end.
 
-        It stops at the model's end of generation too, as ours does, which has no `ignore_eos` yet.
+        A greedy one stops at the model's end of generation too, as ours does.
 
         Args:
             prompt: Token ids, or text.
             n_predict: Tokens to generate.
+            temp: The temperature; 0 is greedy.
 
         Returns:
             How it went; failures of any kind are in it and never raised.
         """
         prompt = prompt if isinstance(prompt, str) else list(prompt)
-        asked = {"prompt": prompt, "n_predict": n_predict, "stream": True, "cache_prompt": True, "temperature": 0}
+        asked = {"prompt": prompt, "n_predict": n_predict, "stream": True, "cache_prompt": True, "temperature": temp}
+        asked["ignore_eos"] = temp > 0
         answer = Answer(asked=time.perf_counter())
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):

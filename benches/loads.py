@@ -11,7 +11,7 @@ import asyncio
 import math
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Protocol
 
@@ -34,8 +34,8 @@ Conversation = list[list[int]]
 class Side(Protocol):
     """Who answers."""
 
-    async def ask(self, prompt: Sequence[int], n_predict: int) -> Answer:
-        """Answer a prompt, greedily; failures are in the answer."""
+    async def ask(self, prompt: Sequence[int], n_predict: int, temp: float = 0) -> Answer:
+        """Answer a prompt, greedily or drawn at a temperature; failures are in the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,8 @@ class Load:
         n_predict: Tokens of each answer.
         n_ctx: Cells of the KV cache that the answering side has, in tokens.
         first_turn: The first turn whose time to the first token counts.
+        temp: The temperature; 0 is greedy. Where tokens are drawn, the model's end is ignored, so that all answers are
+            as long.
     """
 
     phases: list[list[Conversation]]
@@ -55,6 +57,7 @@ class Load:
     n_predict: int
     n_ctx: int
     first_turn: int = 0
+    temp: float = 0
 
     @property
     def n_requests(self) -> int:
@@ -117,19 +120,20 @@ class Ours:
         """
         self._engine = engine
 
-    async def ask(self, prompt: Sequence[int], n_predict: int) -> Answer:
+    async def ask(self, prompt: Sequence[int], n_predict: int, temp: float = 0) -> Answer:
         """Stream an answer.
 
         Args:
             prompt: Token ids.
             n_predict: Tokens to generate.
+            temp: The temperature; 0 is greedy.
 
         Returns:
             How it went.
         """
         answer = Answer(asked=time.perf_counter())
         try:
-            generation = self._engine.stream(prompt, max_tokens=n_predict, temp=0)
+            generation = self._engine.stream(prompt, max_tokens=n_predict, temp=temp, ignore_eos=temp > 0)
             async for chunk in generation:
                 answer.times += [time.perf_counter()] * len(chunk.token_ids)
             done = await generation
@@ -170,7 +174,7 @@ async def _hold_phase(side: Side, load: Load, phase: list[Conversation]) -> Outc
             history: list[int] = []
             for turn, added in enumerate(turns):
                 history += added
-                answer = await side.ask(history, load.n_predict)
+                answer = await side.ask(history, load.n_predict, load.temp)
                 answers.append((turn, answer))
                 if answer.failure is not None:
                     break
@@ -317,6 +321,11 @@ def distinct(writer: Writer, quick: bool) -> Load:
     n_clients, n_requests, n_words, n_predict, n_ctx = (4, 6, 10, 8, 2048) if quick else (16, 32, 80, 64, 16384)
     asked = [[writer.tokens(f"{writer.words(n_words)}\n{writer.count()}")] for _ in range(n_requests)]
     return Load([asked], n_clients, n_predict, n_ctx)
+
+
+def sampled(writer: Writer, quick: bool) -> Load:
+    """The same, drawn with the sampling that both sides have by default."""
+    return replace(distinct(writer, quick), temp=0.8)
 
 
 def oversubscription(writer: Writer, quick: bool) -> Load:

@@ -100,6 +100,7 @@ SCENARIOS = {
     "chats": Scenario(loads.chats, (Figure("ttft_p50_s", 1 / 5, 1 / 1.5), Figure("ttft_p95_s", 1 / 5, 1 / 1.5))),
     "oversubscription": Scenario(loads.oversubscription, (Figure("tokens_per_s", None, 1.0),)),
     "distinct": Scenario(loads.distinct, (Figure("tokens_per_s", None, 1.0),)),
+    "sampled": Scenario(loads.sampled, (Figure("tokens_per_s", 1.08, 1.08),)),
 }
 
 
