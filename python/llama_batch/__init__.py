@@ -38,6 +38,7 @@ from llama_batch.errors import (  # noqa: E402
 from llama_batch.generation import Generation  # noqa: E402
 from llama_batch.logprobs import Logprob, TokenLogprobs  # noqa: E402
 from llama_batch.mapping import Map  # noqa: E402
+from llama_batch.metrics import Histogram, Metrics, TierMetrics  # noqa: E402
 from llama_batch.model import Model  # noqa: E402
 from llama_batch.simulation import Simulation, SimulationEvent  # noqa: E402
 from llama_batch.telemetry import Event, Subscription, subscribe  # noqa: E402
@@ -75,10 +76,12 @@ __all__ = [
     "Event",
     "Generation",
     "GrammarError",
+    "Histogram",
     "InferenceError",
     "LlamaBatchError",
     "Logprob",
     "Map",
+    "Metrics",
     "Model",
     "ModelLoadError",
     "ModelNotFoundError",
@@ -98,6 +101,7 @@ __all__ = [
     "StrategyRow",
     "StrategyView",
     "Subscription",
+    "TierMetrics",
     "Timings",
     "TokenLogprobs",
     "Usage",
