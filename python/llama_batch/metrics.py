@@ -15,7 +15,6 @@ Example:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isnan
 from typing import TYPE_CHECKING, Any, Self
 
 from llama_batch.errors import OptionError
@@ -76,8 +75,7 @@ class Histogram:
             >>> Histogram((0.1, 0.2), (0, 4, 0), 0.6).quantile(0.5)
             0.15
         """
-        if isinstance(q, bool) or not isinstance(q, int | float) or isnan(q) or not 0 <= q <= 1:
-            raise OptionError(f"a quantile is a number from 0 to 1, not {q!r}")
+        _check_fraction(q)
         rank, below, lower = q * self.count, 0, 0.0
         if self.count == 0:
             return float("nan")
@@ -87,6 +85,11 @@ class Histogram:
             below += count
             lower = upper
         return self.buckets[-1]
+
+
+def _check_fraction(q: object) -> None:
+    if isinstance(q, bool) or not isinstance(q, int | float) or not 0 <= q <= 1:
+        raise OptionError(f"a quantile is a number from 0 to 1, not {q!r}")
 
 
 @dataclass(frozen=True, slots=True)

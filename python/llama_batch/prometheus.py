@@ -121,10 +121,10 @@ def _model_names(given: object, engines: Sequence[Engine]) -> list[str]:
         return [engine.name for engine in engines]
     if isinstance(given, str):
         return [given] * len(engines)
-    names = list(given) if isinstance(given, Iterable) and not isinstance(given, bytes | bytearray) else [given]
-    for name in names:
-        if not isinstance(name, str):
-            raise OptionError(f"model_name must be text, or one for each engine, not {type(name).__name__}")
+    several = list(given) if isinstance(given, Iterable) and not isinstance(given, bytes | bytearray) else [given]
+    names = [name for name in several if isinstance(name, str)]
+    if len(names) != len(several):
+        raise OptionError(f"model_name must be text, or one for each engine, not {given!r}")
     if len(names) != len(engines):
         raise OptionError(f"model_name has {len(names)} names for {len(engines)} engines")
     return names

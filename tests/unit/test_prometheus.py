@@ -28,7 +28,7 @@ def read(text: str) -> Series:
     return series
 
 
-def value(series: Series, name: str, **labels: str) -> float:
+def value(series: Series, name: str, /, **labels: str) -> float:
     """The one sample of a name whose labels are these, and perhaps others."""
     (found,) = (v for (n, given), v in series.items() if n == name and labels.items() <= dict(given).items())
     return found
@@ -90,10 +90,13 @@ def test_llama_servers_names_have_no_labels_and_are_over_all_engines(engine: Eng
     two = read(prometheus.render([engine, engine], compat="llamacpp"))
     assert one["llamacpp:tokens_predicted_total", frozenset()] == 50
     assert two["llamacpp:tokens_predicted_total", frozenset()] == 100
-    for name in ("requests_processing", "requests_deferred", "n_decode_total", "prompt_seconds_total", "n_tokens_max"):
+    for name in ("requests_processing", "requests_deferred", "n_decode_total", "prompt_seconds_total"):
         assert one[f"llamacpp:{name}", frozenset()] <= two[f"llamacpp:{name}", frozenset()]
     for name in ("n_busy_slots_per_decode", "predicted_tokens_seconds", "prompt_tokens_seconds"):
         assert two[f"llamacpp:{name}", frozenset()] == pytest.approx(one[f"llamacpp:{name}", frozenset()])
+    longest = engine.metrics().n_tokens_max
+    assert longest > 5
+    assert f"\nllamacpp:n_tokens_max {longest}\n" in prometheus.render([engine, engine], compat="llamacpp")
     assert 1 <= one["llamacpp:n_busy_slots_per_decode", frozenset()] <= 4
 
 

@@ -66,7 +66,7 @@ fn what_is_refused_is_a_failure_and_nothing_else() {
     let full = end(&submit(&engine, "has no room", 2));
     assert_eq!(full.end, Err(Error::QueueFull { max_queue: 1 }));
     gate.open();
-    tickets.each_ref().map(end);
+    drop(tickets.each_ref().map(end));
     assert_eq!(end(&submit(&engine, "", 2)).end, Err(Error::EmptyPrompt));
     let metrics = measured(&engine);
     assert_eq!((failures(&metrics, "queue_full"), failures(&metrics, "empty_prompt")), (1, 1));
@@ -95,11 +95,26 @@ fn a_model_that_does_not_come_is_a_failure_of_each_request() {
     let engine = engine(options(1));
     let waiting = [submit(&engine, "one", 1), submit(&engine, "another", 1)];
     engine.fail(&Error::ModelLoad("no such thing".into()));
-    waiting.each_ref().map(end);
+    drop(waiting.each_ref().map(end));
     end(&submit(&engine, "late", 1));
     let metrics = engine.metrics().unwrap();
     assert_eq!((failures(&metrics, "load_failed"), finished(&metrics, "error")), (3, 2));
     assert_eq!(metrics.time_to_first_token.count(), 0);
+}
+
+#[test]
+fn a_crash_is_a_failure_of_each_request_and_leaves_what_was_measured() {
+    let gate = Arc::new(Gate::default());
+    let engine = engine(options(1));
+    let (fault, pass_gate) = (Some(Fault::Panic), Some(Arc::clone(&gate)));
+    engine.load(Box::new(SimLoader { fault, config: config(1), pass_gate, load_gate: None }));
+    let tickets = [submit(&engine, "one", 3), submit(&engine, "another", 3)];
+    gate.open();
+    drop(tickets.each_ref().map(end));
+    end(&submit(&engine, "late", 3));
+    let metrics = engine.metrics().unwrap();
+    assert_eq!((failures(&metrics, "crashed"), finished(&metrics, "error")), (3, 2));
+    assert_eq!((metrics.e2e_request_latency.count(), n_failures(&metrics)), (2, 3));
 }
 
 #[test]
