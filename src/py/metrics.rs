@@ -55,7 +55,7 @@ fn histogram<'py>(py: Python<'py>, histogram: &Histogram, parts: f64) -> PyResul
     (bounds, PyTuple::new(py, counts)?, *sum as f64 / parts).into_pyobject(py)
 }
 
-fn counts<'py>(py: Python<'py>, counts: impl Iterator<Item = (&'static str, u64)>) -> PyResult<Bound<'py, PyDict>> {
+fn counts(py: Python<'_>, counts: impl Iterator<Item = (&'static str, u64)>) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
     for (name, n) in counts {
         dict.set_item(name, n)?;
