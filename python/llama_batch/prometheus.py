@@ -93,9 +93,9 @@ def render(
 
 @dataclass(frozen=True, slots=True)
 class _Scraped:
-    """One engine in a scrape: its labels and figures, its own name, and what its model is."""
+    """One engine in a scrape: its labels as they are written, its figures, its own name, and what its model is."""
 
-    labels: dict[str, str]
+    labels: str
     metrics: Metrics
     name: str
     model: str
@@ -113,7 +113,8 @@ def _scrape(engines: object, model_name: object) -> Iterator[_Scraped]:
         model = ""
         with suppress(LlamaBatchError):  # there is none yet, or none any more
             model = engine.model.description
-        yield _Scraped({"model_name": name, "engine": str(place)}, engine.metrics(), engine.name, model)
+        labels = _written({"model_name": name, "engine": str(place)})
+        yield _Scraped(labels, engine.metrics(), engine.name, model)
 
 
 def _model_names(given: object, engines: Sequence[Engine]) -> list[str]:
@@ -135,37 +136,38 @@ def _info(scraped: Sequence[_Scraped]) -> Iterator[str]:
     if scraped:
         yield from _head(name, "gauge", "What an engine is: its name, its model, the version of llama-batch.")
     for one in scraped:
-        labels = {**one.labels, "name": one.name, "model": one.model, "version": llama_batch.__version__}
-        yield f"{name}{_labels(labels)} 1"
+        labels = _written({"name": one.name, "model": one.model, "version": llama_batch.__version__})
+        yield f"{name}{{{one.labels},{labels}}} 1"
 
 
 def _family(name: str, kind: Kind, text: str, scraped: Sequence[_Scraped], read: Samples) -> Iterator[str]:
     if scraped:
         yield from _head(name, kind, text)
     for one in scraped:
-        for labels, value in read(one.metrics):
+        for others, value in read(one.metrics):
+            labels = f"{one.labels},{_written(others)}" if others else one.labels
             if isinstance(value, Histogram):
-                yield from _histogram(name, {**one.labels, **labels}, value)
+                yield from _histogram(name, labels, value)
             else:
-                yield f"{name}{_labels({**one.labels, **labels})} {_number(value)}"
+                yield f"{name}{{{labels}}} {_number(value)}"
 
 
 def _head(name: str, kind: Kind, text: str) -> tuple[str, str]:
     return f"# HELP {name} {text}", f"# TYPE {name} {kind}"
 
 
-def _histogram(name: str, labels: Mapping[str, str], histogram: Histogram) -> Iterator[str]:
+def _histogram(name: str, labels: str, histogram: Histogram) -> Iterator[str]:
     below = 0
     bounds = [*(repr(float(bound)) for bound in histogram.buckets), "+Inf"]
     for bound, count in zip(bounds, histogram.counts, strict=True):
         below += count
-        yield f"{name}_bucket{_labels({**labels, 'le': bound})} {below}"
-    yield f"{name}_sum{_labels(labels)} {_number(histogram.sum)}"
-    yield f"{name}_count{_labels(labels)} {below}"
+        yield f'{name}_bucket{{{labels},le="{bound}"}} {below}'
+    yield f"{name}_sum{{{labels}}} {_number(histogram.sum)}"
+    yield f"{name}_count{{{labels}}} {below}"
 
 
-def _labels(labels: Mapping[str, str]) -> str:
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+def _written(labels: Mapping[str, str]) -> str:
+    return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
 
 
 def _escaped(value: str) -> str:

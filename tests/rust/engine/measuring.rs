@@ -75,6 +75,20 @@ fn what_is_refused_is_a_failure_and_nothing_else() {
 }
 
 #[test]
+fn who_looks_does_not_wait_for_the_pass_under_way() {
+    let gate = Arc::new(Gate::default());
+    let engine = ready(options(1), Some(&gate));
+    let running = submit(&engine, "running", 3);
+    gate.wait_for_arrival();
+    let metrics = engine.metrics().unwrap();
+    assert_eq!((metrics.stats.core.active_slots, metrics.n_prompt_tokens), (1, 7));
+    assert_eq!((metrics.time_to_first_token.count(), metrics.iteration_tokens.count()), (0, 0));
+    gate.open();
+    end(&running);
+    assert_eq!(engine.metrics().unwrap().time_to_first_token.count(), 1);
+}
+
+#[test]
 fn who_never_had_a_slot_waited_and_did_nothing_else() {
     let gate = Arc::new(Gate::default());
     let engine = ready(options(1), Some(&gate));
