@@ -102,6 +102,27 @@ pub enum Error {
 }
 
 impl Error {
+    /// Every [`Self::code`].
+    pub const CODES: [&'static str; 17] = [
+        "invalid_option",
+        "model_not_found",
+        "load_failed",
+        "not_ready",
+        "closed",
+        "forked",
+        "crashed",
+        "queue_full",
+        "timeout",
+        "empty_prompt",
+        "context_full",
+        "invalid_prompt",
+        "invalid_template",
+        "invalid_grammar",
+        "session",
+        "session_not_found",
+        "inference_failed",
+    ];
+
     /// A stable name for programs: the `code` of the Python exception.
     pub const fn code(&self) -> &'static str {
         match self {
@@ -122,6 +143,29 @@ impl Error {
             Self::Session(_) => "session",
             Self::SessionNotFound(_) => "session_not_found",
             Self::Inference(_) => "inference_failed",
+        }
+    }
+
+    /// Whether a request is refused with it, rather than failing: it was wrong in itself, or there was no place for it.
+    pub const fn is_refusal(&self) -> bool {
+        match self {
+            Self::Option(_)
+            | Self::QueueFull { .. }
+            | Self::EmptyPrompt
+            | Self::ContextFull { .. }
+            | Self::Prompt(_)
+            | Self::Template(_)
+            | Self::Grammar(_) => true,
+            Self::ModelNotFound(_)
+            | Self::ModelLoad(_)
+            | Self::EngineNotReady
+            | Self::EngineClosed
+            | Self::Forked
+            | Self::EngineCrashed(_)
+            | Self::RequestTimeout { .. }
+            | Self::Session(_)
+            | Self::SessionNotFound(_)
+            | Self::Inference(_) => false,
         }
     }
 

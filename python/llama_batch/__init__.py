@@ -39,6 +39,7 @@ from llama_batch.generation import Generation  # noqa: E402
 from llama_batch.logprobs import Logprob, TokenLogprobs  # noqa: E402
 from llama_batch.mapping import Map  # noqa: E402
 from llama_batch.messages import ChatDelta, ChatMessage, ToolCall, ToolCallDelta  # noqa: E402
+from llama_batch.metrics import Histogram, Metrics, TierMetrics  # noqa: E402
 from llama_batch.model import Model  # noqa: E402
 from llama_batch.simulation import Simulation, SimulationEvent  # noqa: E402
 from llama_batch.telemetry import Event, Subscription, subscribe  # noqa: E402
@@ -78,10 +79,12 @@ __all__ = [
     "Event",
     "Generation",
     "GrammarError",
+    "Histogram",
     "InferenceError",
     "LlamaBatchError",
     "Logprob",
     "Map",
+    "Metrics",
     "Model",
     "ModelLoadError",
     "ModelNotFoundError",
@@ -101,6 +104,7 @@ __all__ = [
     "StrategyRow",
     "StrategyView",
     "Subscription",
+    "TierMetrics",
     "Timings",
     "TokenLogprobs",
     "ToolCall",

@@ -264,6 +264,9 @@ class Engine:
     def stats(self) -> dict[str, Any]:
         """Figures of this moment, by the names of `llama_batch.Stats`."""
 
+    def metrics(self) -> dict[str, Any]:
+        """All that is measured, by the names of `llama_batch.metrics.Metrics`."""
+
     def model(self) -> Model:
         """The model, as soon as it turns text into tokens."""
 

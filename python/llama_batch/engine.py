@@ -10,6 +10,7 @@ from weakref import WeakSet, ref
 
 from llama_batch import _core, telemetry
 from llama_batch._api import EngineApi
+from llama_batch._figures import FiguresApi
 from llama_batch._hub import current_hub, run_in_thread
 from llama_batch._logs import start_draining
 from llama_batch._messages import conversation
@@ -21,14 +22,13 @@ from llama_batch.errors import ChatTemplateError, EngineForkedError, LlamaBatchE
 from llama_batch.generation import Generation
 from llama_batch.mapping import Map
 from llama_batch.model import Model
-from llama_batch.types import EngineState, Stats
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
     from llama_batch._structured import Parser
-    from llama_batch.types import BatchStrategy, Message, ModelSource, Prompt, StrategyView
+    from llama_batch.types import BatchStrategy, EngineState, Message, ModelSource, Prompt, StrategyView
 
 EXIT_TIMEOUT_S = 10.0
 """How long the end of the interpreter waits for one engine."""
@@ -37,7 +37,7 @@ STRATEGY_TIMEOUT_S = 2.0
 """How long it waits for a custom batch strategy; then `SystemExit` is raised in it."""
 
 
-class Engine(Unique, SessionsApi, EngineApi):
+class Engine(Unique, FiguresApi, SessionsApi, EngineApi):
     """Serves any number of callers from one model, from any thread and any event loop.
 
     It takes requests in at once; they wait while the model loads. `with` and `async with` wait for the model; leaving
@@ -145,18 +145,6 @@ class Engine(Unique, SessionsApi, EngineApi):
             hub, key = current_hub(), _core.new_key()
             await hub.wait(key, lambda: self.native.watch_ready(hub.core, key))
         self.native.wait_ready(0.0)
-
-    def stats(self) -> Stats:
-        """Figures of this moment, and sums since the start. Never waits for the engine.
-
-        Returns:
-            The figures.
-
-        Example:
-            >>> engine.stats().active_slots
-            0
-        """
-        return Stats(**self.native.stats())
 
     def cancel(self, request_id: int) -> None:
         """Cancel a request. Returns at once; one that has ended, or never was, is left alone.

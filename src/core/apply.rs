@@ -225,8 +225,11 @@ impl Scheduler {
     fn take_token(&mut self, now: Time, id: RequestId, drawn: Drawn) {
         let n_ctx_seq = self.limits.n_ctx_seq;
         let Some(live) = self.live.get_mut(&id) else { return };
-        live.first_token_at.get_or_insert(now);
-        live.last_token_at = Some(now);
+        let before = live.last_token_at.replace(now);
+        if before.is_none() {
+            live.first_token_at = Some(now);
+            self.events.push_back(Event::Token { request: id, is_first: true, wait: now - live.submitted_at });
+        }
         let is_stop_token = live.request.stop.tokens.contains(&drawn.token);
         if is_stop_token {
             live.stopped_by = Some(StopCause::Token(drawn.token));
@@ -236,6 +239,9 @@ impl Scheduler {
         }
         if drawn.is_eog && !is_stop_token {
             return self.end(now, id, Ok(FinishReason::Eog));
+        }
+        if let Some(before) = before {
+            self.events.push_back(Event::Token { request: id, is_first: false, wait: now - before });
         }
         live.tokens.push(drawn.token);
         live.told.extend(drawn.told.map(|told| *told));

@@ -251,6 +251,15 @@ pub enum Event {
         /// How likely each of them was, where the request wants to know.
         told: Vec<TokenLogprobs>,
     },
+    /// A token was drawn, though its text may stay back. For figures only: neither callers nor listeners hear of it.
+    Token {
+        /// Which request.
+        request: RequestId,
+        /// Whether it is the first. Of the others, one that ends the answer and is no part of it is not told.
+        is_first: bool,
+        /// Since the submission, or since the token before.
+        wait: Duration,
+    },
     /// The one end of a request. `request.done` or `request.exception` in telemetry.
     Finished(Box<Finished>),
     /// A forward pass is over.

@@ -3,6 +3,7 @@
 use super::disk;
 use super::intake::Closing;
 use super::loader::{self, Loader};
+use super::metrics::EngineMetrics;
 use super::prompt::{Model, Prompt};
 use super::shared::{Command, Shared};
 use super::state::State;
@@ -169,6 +170,16 @@ impl Engine {
     pub fn stats(&self) -> Result<EngineStats, Error> {
         self.0.shared.home.check()?;
         Ok(self.0.shared.engine_stats())
+    }
+
+    /// All that is measured since it was made; never waits for a pass, and makes nobody wait.
+    ///
+    /// # Errors
+    /// [`Error::Forked`] only.
+    pub fn metrics(&self) -> Result<EngineMetrics, Error> {
+        let shared = &self.0.shared;
+        shared.home.check()?;
+        Ok(shared.metrics.read(|| shared.engine_stats()))
     }
 
     /// Listen to its telemetry from here on.

@@ -6,12 +6,13 @@ use super::intake::{Closing, Entry, Intake, Removed, Stage, Verdict};
 use super::loader::MakeBackend;
 use super::lock;
 use super::mailbox::{Cancelling, Mailbox, wait_for};
+use super::metrics::Metrics;
 use super::pass_watch::PassWatch;
 use super::prompt::{Identity, Model, Prompt, first_limit};
 use super::sessions::Transfer;
 use super::settle::{Asked, Settler};
 use super::state::{State, StateCell};
-use super::stats::{EngineStats, StatsCell};
+use super::stats::StatsCell;
 use super::telemetry::Telemetry;
 use super::waker::Wakes;
 use crate::backend::Pick;
@@ -49,20 +50,21 @@ pub(super) struct Shared {
     pub(super) clock: Clock,
     pub(super) state: StateCell,
     pub(super) stats: StatsCell,
+    pub(super) metrics: Metrics,
     pub(super) passes: PassWatch,
     pub(super) telemetry: Arc<Telemetry>,
     pub(super) limits: OnceLock<Limits>,
     intake: Mutex<Intake>,
     commands: UnboundedSender<Command>,
     /// Copies of what the books say, for who must not wait for them.
-    n_in_flight: AtomicU32,
-    n_held: AtomicU32,
+    pub(super) n_in_flight: AtomicU32,
+    pub(super) n_held: AtomicU32,
     /// Until when what the engine leaves behind may be stored.
     leaves_until: AtomicU64,
     /// When the first of those who are held back runs out of time.
     held_until: AtomicU64,
     /// Requests that ended without the core: all, by an error, by cancellation.
-    outside: [AtomicU64; 3],
+    pub(super) outside: [AtomicU64; 3],
     pub(super) load_progress: AtomicU32,
     pub(super) load_nanos: AtomicU64,
     pub(super) n_halves_ready: AtomicU32,
@@ -83,6 +85,7 @@ impl Shared {
         let idle = Stats { idle_slots: options.n_parallel, n_parallel: options.n_parallel, ..Stats::default() };
         Self {
             intake: Mutex::new(Intake::new(&options)),
+            metrics: Metrics::new(options.n_ctx),
             options,
             home: Home::here(),
             clock: Clock::start(),
@@ -161,6 +164,7 @@ impl Shared {
 
     fn refuse(&self, mailbox: Arc<Mailbox>, error: &Error) -> Arc<Mailbox> {
         for id in mailbox.ids() {
+            self.metrics.fail(error);
             let finished = mailbox.ended_outside(id, Err(error.clone()), self.clock.now());
             mailbox.finish(finished, &mut Wakes::default());
         }
@@ -179,8 +183,9 @@ impl Shared {
     }
 
     /// The listeners hear of an end before the caller does: who has a result can rely on its event having been told,
-    /// and who begins to listen then hears nothing of it.
+    /// and who begins to listen then hears nothing of it. It is counted by then too.
     fn announce(&self, mailbox: &Mailbox, finished: Finished, wakes: &mut Wakes) {
+        self.metrics.end(&finished);
         self.telemetry.publish(self.clock, || Event::Finished(Box::new(finished.clone())), wakes);
         mailbox.finish(finished, wakes);
     }
@@ -341,27 +346,6 @@ impl Shared {
             Stage::Loading => Err(Error::EngineNotReady),
             Stage::Open(model) => Ok(model.clone()),
         })
-    }
-
-    pub(super) fn engine_stats(&self) -> EngineStats {
-        let held = self.n_held.load(Ordering::Relaxed);
-        let [all, failed, cancelled] = self.outside.each_ref().map(|n| n.load(Ordering::Relaxed));
-        let mut core = self.stats.read();
-        core.queue_depth += held;
-        core.n_submitted += all;
-        core.n_finished += all;
-        core.n_failed += failed;
-        core.n_cancelled += cancelled;
-        let load_nanos = self.load_nanos.load(Ordering::Relaxed);
-        EngineStats {
-            core,
-            state: self.state.get(),
-            in_flight: self.n_in_flight.load(Ordering::Relaxed),
-            held,
-            n_events_dropped: self.telemetry.n_dropped(),
-            load_progress: f32::from_bits(self.load_progress.load(Ordering::Relaxed)),
-            load_time: (load_nanos > 0).then(|| Duration::from_nanos(load_nanos)),
-        }
     }
 
     pub(super) fn with_intake<T>(&self, change: impl FnOnce(&mut Intake) -> T) -> T {

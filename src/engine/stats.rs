@@ -1,5 +1,6 @@
 //! A snapshot of the core's figures that nobody waits for.
 
+use super::shared::Shared;
 use super::state::State;
 use crate::core::Stats;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -22,6 +23,29 @@ pub struct EngineStats {
     pub load_progress: f32,
     /// From the making of the engine until it was ready, once it is.
     pub load_time: Option<Duration>,
+}
+
+impl Shared {
+    pub(super) fn engine_stats(&self) -> EngineStats {
+        let held = self.n_held.load(Ordering::Relaxed);
+        let [all, failed, cancelled] = self.outside.each_ref().map(|n| n.load(Ordering::Relaxed));
+        let mut core = self.stats.read();
+        core.queue_depth += held;
+        core.n_submitted += all;
+        core.n_finished += all;
+        core.n_failed += failed;
+        core.n_cancelled += cancelled;
+        let load_nanos = self.load_nanos.load(Ordering::Relaxed);
+        EngineStats {
+            core,
+            state: self.state.get(),
+            in_flight: self.n_in_flight.load(Ordering::Relaxed),
+            held,
+            n_events_dropped: self.telemetry.n_dropped(),
+            load_progress: f32::from_bits(self.load_progress.load(Ordering::Relaxed)),
+            load_time: (load_nanos > 0).then(|| Duration::from_nanos(load_nanos)),
+        }
+    }
 }
 
 const N: usize = 25;

@@ -10,7 +10,7 @@ use super::shared::{Command, Shared};
 use super::waker::Wakes;
 use super::{Callables, panic_text};
 use crate::backend::Backend;
-use crate::core::{Event, FinishReason, Outcome, RequestId, Scheduler, SchedulerOptions, Time, Work};
+use crate::core::{Event, FinishReason, Outcome, PassStatus, RequestId, Scheduler, SchedulerOptions, Time, Work};
 use crate::error::Error;
 use crate::options::{StartOptions, StrategyOption};
 use std::collections::BTreeMap;
@@ -156,6 +156,9 @@ impl EngineThread {
                 self.shared.passes.begin(rows, self.backend.abort_flag());
                 let outcome = self.backend.decode(rows);
                 self.shared.passes.end();
+                if outcome.status == PassStatus::Done {
+                    self.shared.metrics.pass(rows);
+                }
                 Outcome::Decode(outcome)
             }
             Work::Strategy(view) => Outcome::Strategy(match strategy_id(&self.shared.options) {
@@ -221,6 +224,7 @@ impl EngineThread {
     }
 
     fn route(&mut self, event: &Event) {
+        self.shared.metrics.note(event);
         let about = match event {
             Event::Chunk { request, text, tokens, told } => {
                 if let Some(mailbox) = self.routes.get(request) {
@@ -242,7 +246,7 @@ impl EngineThread {
             Event::Queued { request, .. } | Event::Parked { request, .. } | Event::Resumed { request, .. } => {
                 Some(request)
             }
-            Event::SessionSaved { .. } | Event::SessionLoaded { .. } => return,
+            Event::Token { .. } | Event::SessionSaved { .. } | Event::SessionLoaded { .. } => return,
             Event::Tick { .. }
             | Event::KvPressure { .. }
             | Event::TierChanged { .. }

@@ -6,7 +6,7 @@ use super::hub::{Hub, duration, wait_in_slices};
 use super::model::Model;
 use super::strategy::{self, PyCallables};
 use super::ticket::{Registered, Ticket};
-use super::{convert, errors, key, loaders};
+use super::{convert, errors, key, loaders, metrics};
 use crate::chat::{Asked, Conversation};
 use crate::core::{Mode, RequestId};
 use crate::engine::{self, EngineConfig, Prompt};
@@ -214,6 +214,14 @@ impl Engine {
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.get().stats().map_err(|e| errors::raise(py, &e))?;
         stats_dict(py, &stats)
+    }
+
+    /// All that is measured since its start, by the names of `llama_batch.metrics.Metrics`.
+    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let metrics = self.get().metrics().map_err(|e| errors::raise(py, &e))?;
+        let dict = metrics::to_dict(py, &metrics)?;
+        dict.set_item("stats", stats_dict(py, &metrics.stats)?)?;
+        Ok(dict)
     }
 
     /// Save a session's last finished request to a file: all tokens, and those that need not be computed again.

@@ -123,6 +123,7 @@ pub(super) fn describe<'py>(
         | Event::KvPressure { .. }
         | Event::TierChanged { .. }
         | Event::PrefixInstability { .. }
+        | Event::Token { .. }
         | Event::SessionSaved { .. }
         | Event::SessionLoaded { .. }
         | Event::StrategyFailed { .. } => rare(event, measured, meta),
@@ -175,6 +176,7 @@ fn rare<'py>(event: &Event, measured: &Bound<'py, PyDict>, meta: &Bound<'py, PyD
             Ok("strategy_failed")
         }
         Event::Chunk { .. }
+        | Event::Token { .. }
         | Event::Finished(_)
         | Event::Tick { .. }
         | Event::SessionSaved { .. }

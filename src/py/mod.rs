@@ -11,6 +11,7 @@ mod hub;
 mod key;
 mod loaders;
 mod logprobs;
+mod metrics;
 mod model;
 mod next_chunk;
 mod sampler;

@@ -3,7 +3,7 @@
 use super::ticket::Registered;
 use super::{convert, errors, events, loaders};
 use crate::backend::sim::Fault;
-use crate::core::{Mode, Request, RequestId, SchedulerOptions, Time};
+use crate::core::{Event, Mode, Request, RequestId, SchedulerOptions, Time};
 use crate::engine::panic_text;
 use crate::error::Error;
 use crate::options::{Options, RequestOptions, StartOptions, StrategyOption};
@@ -115,6 +115,10 @@ impl Simulation {
     fn events<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
         for event in self.inner.events() {
+            // Of tokens the chunks tell.
+            if matches!(event, Event::Token { .. }) {
+                continue;
+            }
             let (measured, meta) = (PyDict::new(py), PyDict::new(py));
             let name = events::describe(&event, &measured, &meta)?;
             list.append((name, measured, meta))?;

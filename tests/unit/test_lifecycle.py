@@ -148,8 +148,8 @@ def test_a_forked_child_has_a_clear_error_and_ends_cleanly() -> None:
         "events = engine.events()\n"
         "child = os.fork()\n"
         "if child == 0:\n"
-        "    for use in (lambda: engine.generate('x'), engine.stats, stream.result, engine.wait_ready,\n"
-        "                lambda: list(events)):\n"
+        "    for use in (lambda: engine.generate('x'), engine.stats, engine.metrics, stream.result,\n"
+        "                engine.wait_ready, lambda: list(events)):\n"
         "        try:\n"
         "            use()\n"
         "            print('used')\n"
@@ -163,7 +163,7 @@ def test_a_forked_child_has_a_clear_error_and_ends_cleanly() -> None:
         "    print(os.waitstatus_to_exitcode(status), stream.done())\n"
     )
     assert done.stderr == ""
-    assert done.stdout == "forked\n" * 5 + "max_tokens\n0 False\n"
+    assert done.stdout == "forked\n" * 6 + "max_tokens\n0 False\n"
     assert done.returncode == 0
     assert issubclass(EngineForkedError, EngineClosedError)
 

@@ -3,6 +3,7 @@
 mod cancelling;
 mod closing;
 mod loading;
+mod measuring;
 mod queueing;
 mod serving;
 mod telling;
