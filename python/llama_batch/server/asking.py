@@ -45,6 +45,8 @@ def options_of(call: Call, request: GenerationBody, asked_max_tokens: int | None
         session = getattr(request, alias, None)
         if session is not None and "session" not in options:
             options["session"] = session
+    if (user := first_given(request, "user", "safety_identifier")) is not None:
+        call.facts["user"] = user
     options["cache_scope"] = _scope(call, request)
     options["max_tokens"] = _max_tokens(call, asked_max_tokens)
     options["priority"] = _priority(call, request.priority)

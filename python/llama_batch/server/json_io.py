@@ -9,6 +9,7 @@ from typing import Any
 
 from llama_batch.server.failures import HttpError
 
+_EXACT = 2.0**53
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -70,8 +71,9 @@ def _refuse(name: str) -> Any:
     raise ValueError(f"{name} is no JSON number")
 
 
-def _finite(text: str) -> float:
+def _finite(text: str) -> float | int:
     number = float(text)
     if not math.isfinite(number):
         raise ValueError("a number is too large")
-    return number
+    # JSON does not tell 5.0 from 5, and some clients write all numbers so.
+    return int(number) if number.is_integer() and abs(number) <= _EXACT else number

@@ -106,9 +106,6 @@ class GenerationBody(_Options):
     )
 
 
-_PATHS_SHOWN = 6
-
-
 def read(model: type[B], body: dict[str, Any]) -> B:
     """A body, checked.
 
@@ -183,9 +180,10 @@ def _plain(name: str) -> str:
 def _explained(error: ValidationError, within: str = "") -> HttpError:
     """The first thing that is wrong, without repeating what the client sent."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    # Members of a union are part of the place too; names of fields are what the client knows.
-    place = [str(part) for part in first["loc"] if not isinstance(part, str) or part.isidentifier()]
-    path = ".".join(([within] if within else []) + place[:_PATHS_SHOWN])
+    # What follows the field names members of a union, which no client knows, and places in lists.
+    field, *rest = first["loc"]
+    place = [str(part) for part in (field, *rest) if part is field or isinstance(part, int)]
+    path = ".".join(([within] if within else []) + place)
     return HttpError(400, f"{_plain(path)!r}: {first['msg']}", code="invalid_value", param=_plain(path))
 
 

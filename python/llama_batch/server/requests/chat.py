@@ -64,6 +64,33 @@ OPENAI: Unserved = {
 """What OpenAI takes and this server does not."""
 
 
+_TEXT_PART = {
+    "type": "object",
+    "required": ["type", "text"],
+    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+    "additionalProperties": False,
+}
+MESSAGE_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["role"],
+    "properties": {
+        "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
+        "content": {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": _TEXT_PART},
+                {"type": "null"},
+            ]
+        },
+        "tool_calls": {"type": "array", "items": {"type": "object"}},
+        "tool_call_id": {"type": "string"},
+        "reasoning_content": {"type": "string"},
+        "name": {"type": "string"},
+    },
+}
+"""What `/openapi.json` says of messages, which are checked one by one, so that what is wrong has a place."""
+
+
 class Message(Body):
     """One message of a chat."""
 
@@ -87,7 +114,11 @@ class Message(Body):
 class ChatRequest(GenerationBody):
     """A chat that wants its next message."""
 
-    messages: list[dict[str, Any]] = Field(min_length=1, description="The chat so far, oldest message first.")
+    messages: list[dict[str, Any]] = Field(
+        min_length=1,
+        description="The chat so far, oldest message first.",
+        json_schema_extra={"items": MESSAGE_SCHEMA},
+    )
     stream_options: dict[str, Any] | None = Field(None, description="`include_usage` ends the stream with `usage`.")
     max_tokens: int | None = Field(
         None, ge=-1, le=2_147_483_647, description="Tokens generated at most; by default what is left of the context."

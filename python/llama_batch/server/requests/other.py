@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from llama_batch.server.requests.base import Body, Unserved
+from llama_batch.server.requests.chat import MESSAGE_SCHEMA
 
 
 class TokenizeRequest(Body):
@@ -42,7 +43,9 @@ class DetokenizeRequest(Body):
 class ApplyTemplateRequest(Body):
     """A chat to the prompt that it makes."""
 
-    messages: list[dict[str, Any]] = Field(min_length=1, description="The chat, oldest message first.")
+    messages: list[dict[str, Any]] = Field(
+        min_length=1, description="The chat, oldest message first.", json_schema_extra={"items": MESSAGE_SCHEMA}
+    )
     model: str | None = None
     add_generation_prompt: bool | None = Field(None, description="End with what begins the answer; by default yes.")
 
