@@ -61,7 +61,7 @@ prompts = st.one_of(
 @st.composite
 def bodies(draw: st.DrawFn) -> dict[str, Any]:
     """Bodies that are right but for some fields, so that each check is reached."""
-    body = draw(
+    body: dict[str, Any] = draw(
         st.one_of(
             st.fixed_dictionaries({"prompt": prompts}),
             st.fixed_dictionaries({"messages": chats}),

@@ -178,6 +178,20 @@ async def test_bodies_are_limited_whether_they_tell_their_length_or_not(engine: 
     assert engine.stats().n_submitted == 0
 
 
+async def test_a_body_must_come_in_time(engine: Engine) -> None:
+    async def receive() -> Any:
+        await asyncio.sleep(30)
+
+    app, sent = create_app(engine, body_timeout_s=0.05), []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": TEXT, "headers": [], "query_string": b"", "root_path": ""}
+    await app(scope, receive, send)
+    assert sent[0]["status"] == 408
+
+
 @pytest.mark.parametrize(
     ("body", "status", "param"),
     [

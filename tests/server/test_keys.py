@@ -106,6 +106,15 @@ async def test_a_key_has_its_limits(slow: Engine) -> None:
     assert (await post("sk-alone")).status == 200
 
 
+async def test_going_away_is_no_way_around_a_limit(slow: Engine) -> None:
+    client = AsgiClient(create_app(slow, keys=KeyRing([ApiKey.of("sk-thrifty", tokens_per_minute=5)])))
+    body = {"prompt": "x", "max_tokens": 3000, "stream": True}
+    await client.post(TEXT, body, headers=bearer("sk-thrifty"), leave_after_parts=6)
+    await until(lambda: slow.stats().in_flight == 0)
+    await asyncio.sleep(0.1)
+    assert (await client.post(TEXT, body, headers=bearer("sk-thrifty"))).status == 429
+
+
 def test_keys_come_from_files(tmp_path: Path) -> None:
     lines = tmp_path / "keys.txt"
     lines.write_text("# ours\nsk-one\n\nsk-two name=two requests_per_minute=1.5 max_tokens=10 scope=team priority=-2\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import http.client
 import json
 import logging
 import os
@@ -15,10 +14,10 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from live_server import Process, served
+from live_server import Process, post, served
 from llama_batch import Engine
 from llama_batch.cli.app import run
 
@@ -28,17 +27,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
 
 TEXT = "/v1/completions"
-
-
-def post(port: int, path: str, body: Any, headers: dict[str, str] | None = None) -> tuple[int, dict[str, str], str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    try:
-        method = "GET" if body is None else "POST"
-        connection.request(method, path, None if body is None else json.dumps(body), headers or {})
-        answer = connection.getresponse()
-        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read().decode()
-    finally:
-        connection.close()
 
 
 @pytest.fixture

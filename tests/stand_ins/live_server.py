@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import subprocess
@@ -71,6 +72,18 @@ class Process:
         self.wait()
         assert self.process.stderr is not None
         self.process.stderr.close()
+
+
+def post(port: int, path: str, body: Any, headers: dict[str, str] | None = None) -> tuple[int, dict[str, str], str]:
+    """Send a request, or ask where there is no body: the status, the headers and the whole text."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    try:
+        method = "GET" if body is None else "POST"
+        connection.request(method, path, None if body is None else json.dumps(body), headers or {})
+        answer = connection.getresponse()
+        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read().decode()
+    finally:
+        connection.close()
 
 
 @contextlib.contextmanager

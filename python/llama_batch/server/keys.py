@@ -314,6 +314,11 @@ class Client:
             self._requests.take(1.0)
         return None
 
+    @property
+    def is_charged(self) -> bool:
+        """Whether its tokens are counted."""
+        return self._tokens is not None
+
     def charge(self, n_tokens: int) -> None:
         """Count tokens that were read or generated."""
         if self._tokens is not None:

@@ -87,7 +87,8 @@ async def _follow(
     done = await generation
     if not call.is_gone:
         ends = [shape.whole(first + i, choice, prompt) for i, choice in enumerate(done.choices)]
-        await out.write(b"".join(event({**end, "content": "", "tokens": []}) for end in ends))
+        sent = {"content": "", "tokens": []}
+        await out.write(b"".join(event({name: sent.get(name, end[name]) for name in end}) for end in ends))
     return done
 
 

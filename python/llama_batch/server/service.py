@@ -50,6 +50,7 @@ class Service:
         self.running: dict[int, Generation] = {}
         self.chat_features = frozenset(inspect.signature(type(engine).chat).parameters)
         self._request_s = 1.0
+        self._charging: set[asyncio.Task[None]] = set()
         shared = settings.cache_scope == "shared"
         self._clients = {key.digest: Client(key, shared=shared) for key in settings.keys.keys}
         self._anonymous = Client(None, shared=shared)
@@ -98,6 +99,18 @@ class Service:
         if feature not in self.chat_features:
             raise HttpError(501, f"{name!r} is not served here", code="not_supported", param=name)
 
+    def charge_later(self, client: Client, generations: list[Generation]) -> None:
+        """Charge a client for what it leaves behind, once that has ended: going away is no way around a limit."""
+        if client.is_charged:
+            task = asyncio.create_task(self._charge(client, generations))
+            self._charging.add(task)
+            task.add_done_callback(self._charging.discard)
+
+    async def _charge(self, client: Client, generations: list[Generation]) -> None:
+        await asyncio.gather(*generations, return_exceptions=True)
+        done = [made for generation in generations if (made := _outcome(generation)) is not None]
+        client.charge(sum(each.usage.total_tokens for made in done for each in made.choices))
+
     def hold(self, generation: Generation) -> None:
         """Tell of a request in `/slots` until it ends."""
         self.running[generation.request_id] = generation
@@ -105,6 +118,12 @@ class Service:
     def release(self, generation: Generation) -> None:
         """Tell of it no more."""
         self.running.pop(generation.request_id, None)
+
+
+def _outcome(generation: Generation) -> Completion | None:
+    """What an ended request has of an answer."""
+    outcome = generation.outcome()
+    return getattr(outcome, "completion", None) if isinstance(outcome, Exception) else outcome
 
 
 class ClientGoneError(Exception):
@@ -126,6 +145,7 @@ class Call:
         self.service, self.request_id, self.scope = service, request_id, scope
         self.client = service.client(None)
         self.facts: dict[str, Any] = {}
+        self.is_told = False
         self.is_gone = False
         self.body_length = 0
         self.began = time.perf_counter()
@@ -137,8 +157,16 @@ class Call:
 
         Raises:
             ClientGoneError: the client went away before its end.
-            HttpError: it is too long.
+            HttpError: it is too long, or takes too long to come.
         """
+        limit_s = self.service.settings.body_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self._read_body()
+        except TimeoutError:
+            raise HttpError(408, f"the body did not come within {limit_s:g} s", code="body_timeout") from None
+
+    async def _read_body(self) -> bytes:
         parts: list[bytes] = []
         more = True
         while more:
@@ -183,6 +211,8 @@ class Call:
             for generation in generations:
                 generation.cancel()
                 self.service.release(generation)
+            if not self.is_told:
+                self.service.charge_later(self.client, generations)
 
     async def _watch(self, generations: list[Generation]) -> None:
         while (await self.receive())["type"] != "http.disconnect":
@@ -226,6 +256,7 @@ class Call:
 
     def told(self, completions: list[Completion]) -> None:
         """Put what a request used into the log, and charge the client."""
+        self.is_told = True
         first = completions[0]
         n_prompt = sum(done.usage.prompt_tokens for done in completions)
         n_generated = sum(each.usage.generated_tokens for done in completions for each in done.choices)

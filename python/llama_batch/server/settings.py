@@ -24,6 +24,7 @@ class Settings:
         cache_scope: "key" keeps what one API key has cached from all others, "shared" lets all reuse all.
         max_tokens: tokens generated at most for one answer; None leaves it to the context.
         max_body_bytes: the size of a request's body. Unit: bytes.
+        body_timeout_s: the time in which it must come. Unit: seconds.
         max_prompt_length: the length of one prompt. Unit: characters of text, or token ids.
         max_choices: answers to one request: its prompts times `n`, or `best_of`.
         max_schema_bytes: the size of a schema, grammar, regular expression or set of tools. Unit: bytes.
@@ -42,6 +43,7 @@ class Settings:
     cache_scope: CacheScope = "key"
     max_tokens: int | None = None
     max_body_bytes: int = 8 << 20
+    body_timeout_s: float = 60.0
     max_prompt_length: int = 4 << 20
     max_choices: int = 128
     max_schema_bytes: int = 64 << 10
@@ -62,8 +64,10 @@ class Settings:
             raise OptionError(f"max_tokens must be a whole number of at least 1, not {self.max_tokens!r}")
         if self.cache_scope not in get_args(CacheScope):
             raise OptionError(f'cache_scope must be "key" or "shared", not {self.cache_scope!r}')
-        if not is_number(self.ping_s, whole=False) or self.ping_s < 0:
-            raise OptionError(f"ping_s must be a number that is not negative, not {self.ping_s!r}")
+        for name, least in (("ping_s", 0.0), ("body_timeout_s", 0.01)):
+            seconds = getattr(self, name)
+            if not is_number(seconds, whole=False) or seconds < least:
+                raise OptionError(f"{name} must be a number of at least {least:g}, not {seconds!r}")
         if not isinstance(self.keys, KeyRing):
             raise OptionError(f"keys must be a KeyRing, not {type(self.keys).__name__}")
         for name in ("allowed_hosts", "cors_origins"):
