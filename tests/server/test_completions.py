@@ -75,7 +75,9 @@ async def test_a_prompt_can_be_scored_without_an_answer(client: AsgiClient) -> N
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_logprobs_are_lists_with_offsets(client: AsgiClient, stream: bool) -> None:
-    answer = await client.post(PATH, {"prompt": "Once", "max_tokens": 5, "seed": 1, "logprobs": 2, "stream": stream})
+    answer = await client.post(
+        PATH, {"prompt": "Once", "max_tokens": 5, "regex": "[a-z ]{40}", "logprobs": 2, "stream": stream}
+    )
     choices = [event["choices"][0] for event in answer.events] if stream else answer.json()["choices"]
     text = "".join(choice["text"] for choice in choices)
     tokens = [token for choice in choices if choice["logprobs"] for token in choice["logprobs"]["tokens"]]
