@@ -141,6 +141,7 @@ def test_keys_come_from_files(tmp_path: Path) -> None:
         "# nothing",
         "sk-one\nsk-one",
         "k",
+        "sk-öne",
         "sk-one odd=1",
         "sk-one max_tokens",
         "sk-one max_tokens=x",

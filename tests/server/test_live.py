@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import http.client
 import json
 import logging
 import os
@@ -151,6 +153,33 @@ def test_hosts_are_checked_at_loopback() -> None:
         port = server.port
         assert post(port, "/health", None, {"Host": "evil.example"})[0] == 403
         assert post(port, "/health", None, {"Host": f"localhost:{port}"})[0] == 200
+
+
+@pytest.mark.parametrize("flood", [b"x" * 10_000, b"a: b\r\n" * 2000], ids=["a path", "headers"])
+def test_what_stands_before_a_body_is_limited(flood: bytes) -> None:
+    with Process("--model", "sim:") as server, socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.settimeout(10)
+        connection.sendall(b"GET /" if flood[:1] == b"x" else b"GET / HTTP/1.1\r\n")
+        n_sent, told = 0, b""
+        with contextlib.suppress(ConnectionError):
+            for _ in range(1000):
+                connection.sendall(flood)
+                n_sent += 1
+        with contextlib.suppress(ConnectionError):
+            told = connection.recv(100)
+        assert n_sent < 1000 or b" 400 " in told
+        assert post(server.port, "/health", None)[0] == 200
+
+
+def test_a_long_body_is_no_long_head() -> None:
+    with Process("--model", "sim:") as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        for _ in range(3):
+            connection.request("POST", TEXT, json.dumps({"prompt": "x" * 100_000, "max_tokens": 1}))
+            answer = connection.getresponse()
+            assert answer.status == 400
+            assert b"context_length_exceeded" in answer.read()
+        connection.close()
 
 
 # --- clients that go away ---

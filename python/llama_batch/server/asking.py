@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from llama_batch.server.failures import HttpError, not_served
 from llama_batch.server.requests import engine_options
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from llama_batch.server.requests.base import GenerationBody
     from llama_batch.server.service import Call
 
+T = TypeVar("T")
+
 ENDLESS = 2_147_483_647
 """`max_tokens` that leaves the end to the context."""
 
@@ -23,6 +25,9 @@ _HEAVY_BYTES = 16 << 10
 """Bodies from here on are tokenised beside the event loop: what takes long would hold up all streams."""
 
 _STRUCTURES = ("json_schema", "grammar", "regex", "choice", "tools")
+_SLOW_TO_SETTLE = (*_STRUCTURES, "logit_bias", "bad_words", "grammar_triggers", "dry_sequence_breakers")
+"""Options that are compiled, or looked for in the whole vocabulary."""
+
 _LISTS = ("stop", "bad_words", "choice", "grammar_triggers", "dry_sequence_breakers")
 
 
@@ -188,6 +193,10 @@ def check_limits(call: Call, options: dict[str, Any], n_prompts: int = 1) -> Non
         if any(isinstance(text, str) and len(text) > limits.max_stop_length for text in texts):
             message = f"{name!r} has a text of more than {limits.max_stop_length} characters"
             raise HttpError(400, message, code="text_too_long", param=name)
+    n_texts = sum(isinstance(key, str) for key in options.get("logit_bias", ()))
+    if n_texts > limits.max_stop:
+        message = f"'logit_bias' names {n_texts} texts, at most {limits.max_stop}"
+        raise HttpError(400, message, code="too_many_texts", param="logit_bias")
     for name in _STRUCTURES:
         value = options.get(name)
         if value is not None and _size(value) > limits.max_schema_bytes:
@@ -227,6 +236,22 @@ def check_model(call: Call, asked: str | None) -> str:
     return asked
 
 
+async def beside(call: Call, work: Callable[[], T], *, always: bool = False) -> T:
+    """Do what grows with the request on another thread, if the request is large.
+
+    Args:
+        call: the request.
+        work: what to do.
+        always: also if it is small.
+
+    Returns:
+        What the work gives.
+    """
+    if always or call.body_length > _HEAVY_BYTES:
+        return await asyncio.to_thread(work)
+    return work()
+
+
 async def submit(call: Call, make: Callable[[], Generation], options: dict[str, Any]) -> Generation:
     """Submit a request to the engine, beside the event loop where that may take a while.
 
@@ -241,8 +266,7 @@ async def submit(call: Call, make: Callable[[], Generation], options: dict[str, 
     Raises:
         LlamaBatchError: it was refused at once: an option is wrong, the queue is full, the prompt can never fit.
     """
-    heavy = call.body_length > _HEAVY_BYTES or any(name in options for name in _STRUCTURES)
-    generation = await asyncio.to_thread(make) if heavy else make()
+    generation = await beside(call, make, always=any(name in options for name in _SLOW_TO_SETTLE))
     if generation.done():
         outcome = generation.outcome()
         if isinstance(outcome, Exception):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from llama_batch.logprobs import as_openai_completion
 from llama_batch.server import shapes
 from llama_batch.server.asking import (
+    beside,
     check_limits,
     check_model,
     check_prompt,
@@ -50,8 +51,9 @@ async def completions(call: Call, request: CompletionRequest) -> dict[str, Any] 
         stack.enter_context(call.service.admitted(call.client))
         if request.return_progress and request.stream:
             stack.enter_context(call.service.progress.following())
-        generations = await submit_all(call, [plan.prepared(prompt) for prompt in prompts], plan.options)
-        texts = [plan.echoed(prompt) for prompt in prompts]
+        ready = await beside(call, lambda: [plan.prepared(prompt) for prompt in prompts])
+        texts = await beside(call, lambda: [plan.echoed(prompt) for prompt in prompts])
+        generations = await submit_all(call, ready, plan.options)
         if not request.stream:
             done = await call.completions(generations)
             call.told(done)

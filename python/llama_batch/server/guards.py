@@ -91,7 +91,7 @@ class Guard:
             )
         if answer.status is not None:
             return  # the headers are out: the connection is closed under a body without an end
-        if call.scope["method"] == "HEAD" or not call.is_gone:
+        if not call.is_gone:
             await call.answer(failure.body(), failure.status, failure.headers)
 
 

@@ -67,8 +67,8 @@ class ApiKey:
         Example:
             >>> ApiKey.of("sk-team-a", name="team a", requests_per_minute=60)
         """
-        if not is_text(key) or len(key) < _MIN_LENGTH or not key.isprintable() or " " in key:
-            raise OptionError(f"an API key is text of at least {_MIN_LENGTH} characters without spaces")
+        if not is_text(key) or len(key) < _MIN_LENGTH or not key.isascii() or not key.isprintable() or " " in key:
+            raise OptionError(f"an API key is ASCII text of at least {_MIN_LENGTH} characters without spaces")
         if key.startswith(_HASHED):
             try:
                 digest = bytes.fromhex(key.removeprefix(_HASHED))

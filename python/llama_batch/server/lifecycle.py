@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 try:
     import uvicorn
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 except ImportError as error:
     raise ImportError("the server needs its extra: pip install 'llama-batch[server]'") from error
 
@@ -24,11 +25,39 @@ if TYPE_CHECKING:
     from llama_batch.engine import Engine
     from llama_batch.server.settings import Settings
 
-_LAST_WORDS_S = 2.0
-"""How long cancelled answers may take to be sent."""
+_LAST_WORDS_S = 3
+"""How long what is under way may take at the end to be sent; clients that never send their request end with it too."""
+
+_CLOSE_S = 60.0
+"""How long the engine may take to store what is cached."""
+
+_MAX_HEAD_BYTES = 64 << 10
+"""Request line and headers."""
 
 _KEEP_ALIVE_S = 75
 _BACKLOG = 2048
+
+
+class _Protocol(HttpToolsProtocol):
+    """uvicorn's, with a limit to what stands before a body; its parser has none."""
+
+    _n_head = 0
+    _is_in_head = True
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_in_head:
+            self._n_head += len(data)
+        super().data_received(data)
+        if self._is_in_head and self._n_head > _MAX_HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response("The headers are too long.")
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._n_head, self._is_in_head = 0, True
 
 
 class Server(uvicorn.Server):
@@ -95,7 +124,6 @@ class Server(uvicorn.Server):
             tell("cancelling", logging.WARNING, why=why, in_flight=self._service.n_active)
         self._service.is_draining = True
         self._engine.native.close(False, 0.0)
-        self.config.timeout_graceful_shutdown = int(_LAST_WORDS_S)
         self.should_exit = True
 
     async def on_tick(self, counter: int) -> bool:
@@ -143,6 +171,8 @@ def serve(
         access_log=False,
         server_header=False,
         lifespan="off",
+        http=_Protocol,
+        timeout_graceful_shutdown=_LAST_WORDS_S,
         ws="none",
         backlog=_BACKLOG,
         timeout_keep_alive=_KEEP_ALIVE_S,
@@ -155,7 +185,7 @@ def serve(
         server.run(sockets=[sock])
     finally:
         sock.close()
-        engine.close(drain=False, timeout=10.0)
+        engine.close(drain=False, timeout=_CLOSE_S)
     if server.failure is not None:
         raise server.failure
     tell("closed")

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from llama_batch.server import shapes
-from llama_batch.server.asking import check_limits, check_model, check_prompt, first_given, options_of
+from llama_batch.server.asking import beside, check_limits, check_model, check_prompt, first_given, options_of
 from llama_batch.server.chat import ping_s, telling_progress
 from llama_batch.server.completions import submit_all, together
 from llama_batch.server.failures import HttpError, not_served
@@ -29,7 +29,8 @@ _STOP_TYPES = {"eog": "eos", "stop": "word", "max_tokens": "limit", "context_ful
 async def completion(call: Call, request: NativeRequest) -> Any:
     """Go on with a prompt, or with several."""
     name = check_model(call, request.model)
-    prompts = [_prompt(call, each, place) for place, each in enumerate(_prompts(request.prompt))]
+    given = _prompts(request.prompt)
+    prompts = await beside(call, lambda: [_prompt(call, each, place) for place, each in enumerate(given)])
     options = options_of(call, request, first_given(request, "n_predict", "max_tokens"))
     if (n := first_given(request, "n", "n_cmpl")) is not None:
         options["n"] = n

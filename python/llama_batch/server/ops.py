@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -163,7 +162,8 @@ async def metrics(call: Call) -> None:
 
 def _exposition(service: Service, stats: Stats) -> str:
     """The engine's figures in Prometheus' text format."""
-    labels = f"{{model={json.dumps(service.model_name)}}}"
+    name = service.model_name.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    labels = f'{{model="{name}"}}'
     lines = []
     for name, text in _HELP.items():
         counter = name.startswith("n_")

@@ -76,7 +76,7 @@ class SseStream:
         """
         self._call = call
         self._ping_s = call.service.settings.ping_s if ping_s is None else ping_s
-        self._is_open = False
+        self._is_open = self._is_over = False
         self._lock = asyncio.Lock()  # events come from the prompts of a request, pings from the clock
         self._loop = asyncio.get_running_loop()
         self._last = self._loop.time()
@@ -90,6 +90,8 @@ class SseStream:
             data: whole events.
         """
         async with self._lock:
+            if self._is_over:
+                return  # a ping that came too late
             if not self._is_open:
                 await self._open()
             await self._call.send({"type": "http.response.body", "body": data, "more_body": True})
@@ -129,6 +131,7 @@ class SseStream:
 
     async def _end(self) -> None:
         async with self._lock:
+            self._is_over = True
             if not self._is_open:
                 await self._open()
             await self._call.send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -146,4 +149,6 @@ class SseStream:
     def _look(self) -> None:
         if self._loop.time() - self._last >= self._ping_s and not self._lock.locked():
             self._ping = self._loop.create_task(self.write(PING))
+            # Whether the client can still be reached is for those to find out who have something to say.
+            self._ping.add_done_callback(lambda ping: ping.cancelled() or ping.exception())
         self._wind()
