@@ -73,6 +73,25 @@ async def test_a_prompt_can_be_scored_without_an_answer(client: AsgiClient) -> N
     assert all(isinstance(each, float) for each in logprobs["token_logprobs"][1:])
 
 
+async def test_logprobs_of_the_prompt_come_in_vllms_shape(client: AsgiClient) -> None:
+    asked = {"prompt_logprobs": 2, "max_tokens": 2}
+    text = (await client.post(PATH, {"prompt": "Once upon", **asked})).json()
+    chat = (
+        await client.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], **asked})
+    ).json()
+    for told, n in (
+        (text["choices"][0]["prompt_logprobs"], text["usage"]["prompt_tokens"]),
+        (chat["prompt_logprobs"], chat["usage"]["prompt_tokens"]),
+    ):
+        assert told[0] is None
+        assert len(told) == n
+        assert all({"logprob", "rank", "decoded_token"} == set(each) for row in told[1:] for each in row.values())
+        assert all(2 <= len(row) <= 3 for row in told[1:])
+    for path in (PATH, "/completion"):
+        refused = await client.post(path, {"prompt": "Once", "stream": True, **asked})
+        assert (refused.status, refused.error["param"]) == (501, "prompt_logprobs")
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_logprobs_are_lists_with_offsets(client: AsgiClient, stream: bool) -> None:
     answer = await client.post(

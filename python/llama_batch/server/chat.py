@@ -16,7 +16,7 @@ from llama_batch.server.asking import (
     structure,
     submit,
 )
-from llama_batch.server.failures import HttpError
+from llama_batch.server.failures import HttpError, not_served
 from llama_batch.server.sse import DONE, SseStream, event, text_event
 
 if TYPE_CHECKING:
@@ -51,7 +51,10 @@ async def chat_completions(call: Call, request: ChatRequest) -> dict[str, Any] |
         if not request.stream:
             [done] = await call.completions([generation])
             call.told([done])
-            return shapes.chat_completion(head, done)
+            made = shapes.chat_completion(head, done)
+            return (
+                made if request.prompt_logprobs is None else {**made, "prompt_logprobs": shapes.prompt_logprobs(done)}
+            )
         stream = _ChatStream(call, head, generation)
         await stream.send(
             n=options.get("n", 1),
@@ -77,6 +80,8 @@ def _options(call: Call, request: ChatRequest) -> dict[str, Any]:
     elif request.top_logprobs:
         name = "top_logprobs"
         raise HttpError(400, f"{name!r} goes with 'logprobs': true", code="invalid_value", param=name)
+    if request.prompt_logprobs is not None and request.stream:
+        raise not_served("prompt_logprobs", "it is not streamed")
     _template_options(call, request, options)
     _tool_options(call, request, options)
     return options

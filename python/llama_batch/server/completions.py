@@ -113,6 +113,8 @@ class _Plan:
             self.logprobs = None  # llama-server's way to say so
         if self.logprobs is not None:
             self.options["logprobs"] = self.logprobs
+        if request.prompt_logprobs is not None and request.stream:
+            raise not_served("prompt_logprobs", "it is not streamed")
         self._plan_best_of()
         if request.echo:
             self._plan_echo()
@@ -133,7 +135,7 @@ class _Plan:
         if self.logprobs is not None:
             if self.request.stream:
                 raise not_served("echo", "with 'logprobs' it is not streamed")
-            self.options["prompt_logprobs"] = self.logprobs
+            self.options["prompt_logprobs"] = max(self.logprobs, self.request.prompt_logprobs or 0)
 
     def prepared(self, prompt: str | list[int]) -> str | list[int]:
         """A prompt as the engine gets it."""
@@ -153,15 +155,16 @@ class _Plan:
         for completion, text in zip(completions, texts, strict=True):
             told = completion.prompt_logprobs  # the engine tells of them once, with the first answer
             for choice in self._best(completion.choices):
-                rows.append(
-                    shapes.text_choice(
-                        len(rows),
-                        choice,
-                        prompt=text,
-                        prompt_logprobs=told if self.request.echo else None,
-                        logprobs=self.logprobs is not None,
-                    )
+                row = shapes.text_choice(
+                    len(rows),
+                    choice,
+                    prompt=text,
+                    prompt_logprobs=told if self.request.echo else None,
+                    logprobs=self.logprobs is not None,
                 )
+                if self.request.prompt_logprobs is not None:
+                    row["prompt_logprobs"] = shapes.prompt_logprobs(completion)
+                rows.append(row)
         return rows
 
     def _best(self, choices: Sequence[Completion]) -> list[Completion]:

@@ -53,6 +53,7 @@ class Guard:
         call = Call(self._service, _request_id(headers), scope)
         answer = _Answer(call, send)
         call.receive, call.send = _limited(receive, headers, self._service.settings.max_body_bytes), answer.send
+        call.send_on = send
         scope[CALL] = call
         error: BaseException | None = None
         try:

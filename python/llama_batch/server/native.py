@@ -31,6 +31,8 @@ async def completion(call: Call, request: NativeRequest) -> Any:
     name = check_model(call, request.model)
     given = _prompts(request.prompt)
     prompts = await beside(call, lambda: [_prompt(call, each, place) for place, each in enumerate(given)])
+    if request.prompt_logprobs is not None:
+        raise not_served("prompt_logprobs", "/v1/completions serves it")
     options = options_of(call, request, first_given(request, "n_predict", "max_tokens"))
     if (n := first_given(request, "n", "n_cmpl")) is not None:
         options["n"] = n

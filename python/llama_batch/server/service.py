@@ -139,6 +139,8 @@ class Call:
         request_id: names it in the log and in the answer.
         facts: what the log tells of it.
         is_gone: whether the client went away.
+        send: sends what an answer begins with, through all that watches over it.
+        send_on: sends what comes after that, straight to the server: a stream does so for each token.
     """
 
     def __init__(self, service: Service, request_id: str, scope: Scope) -> None:
@@ -151,6 +153,7 @@ class Call:
         self.began = time.perf_counter()
         self.receive: Receive
         self.send: Send
+        self.send_on: Send
 
     async def body(self) -> bytes:
         """The body.

@@ -20,7 +20,7 @@ from llama_batch.logprobs import as_openai_completion
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from llama_batch.logprobs import TokenLogprobs
+    from llama_batch.logprobs import Logprob, TokenLogprobs
     from llama_batch.types import Completion
 
 _REASONS = {"eog": "stop", "stop": "stop", "max_tokens": "length", "context_full": "length", "cancelled": "abort"}
@@ -156,6 +156,27 @@ def chat_logprobs(logprobs: Sequence[TokenLogprobs] | None) -> dict[str, Any] | 
     if logprobs is None:
         return None
     return {"content": [told.as_openai() for told in logprobs], "refusal": None}
+
+
+def prompt_logprobs(completion: Completion) -> list[dict[str, Any] | None]:
+    """How likely the tokens of the prompt were, in vLLM's shape: a dict for each, by token id.
+
+    Args:
+        completion: an answer whose request asked for it.
+
+    Returns:
+        A list; None stands for the first token.
+
+    Example:
+        >>> prompt_logprobs(done)[1]
+        {'2502': {'logprob': -7.1, 'rank': 240, 'decoded_token': ' upon'}}
+    """
+    told = completion.prompt_logprobs or ()
+    return [None if each is None else {str(i): _vllm(other) for i, other in each.as_vllm().items()} for each in told]
+
+
+def _vllm(told: Logprob) -> dict[str, Any]:
+    return {"logprob": max(told.logprob, -9999.0), "rank": told.rank, "decoded_token": told.text}
 
 
 def message(completion: Completion) -> dict[str, Any]:

@@ -94,7 +94,7 @@ class SseStream:
                 return  # a ping that came too late
             if not self._is_open:
                 await self._open()
-            await self._call.send({"type": "http.response.body", "body": data, "more_body": True})
+            await self._call.send_on({"type": "http.response.body", "body": data, "more_body": True})
             self._last = self._loop.time()
 
     async def _open(self) -> None:

@@ -20,7 +20,7 @@ Unserved = Mapping[str, tuple[tuple[Any, ...], str]]
 B = TypeVar("B", bound="Body")
 
 _OWN = frozenset({"session", "cache_scope", "max_tokens", "n", "seed", "stop", "logit_bias", "logprobs", "json_schema",
-                  "timeout", "priority", "stop_token_ids"})  # fmt: skip
+                  "timeout", "priority", "stop_token_ids", "prompt_logprobs"})  # fmt: skip
 """Options whose fields are written out below: they look different over HTTP."""
 
 _NOT_OVER_HTTP = frozenset({"sampler", "queue_timeout", "stall_timeout"})
@@ -87,6 +87,12 @@ class GenerationBody(_Options):
     seed: int | None = Field(None, description="The same seed gives the same draws; -1 draws one.")
     stop: str | list[str] | None = Field(None, description="Texts that end the answer.")
     stop_token_ids: list[int] | None = Field(None, description="Tokens that end the answer.")
+    prompt_logprobs: int | None = Field(
+        None,
+        ge=0,
+        le=1000,
+        description="Tell how likely the prompt's tokens were, in vLLM's shape, and so many others.",
+    )
     logit_bias: dict[str, float | bool] | list[list[Any]] | None = Field(
         None, description="Added to the logits of tokens, by id; llama-server's list of pairs may name texts too."
     )
@@ -210,6 +216,8 @@ def engine_options(request: GenerationBody) -> dict[str, Any]:
         options["stop"] = request.stop
     if request.stop_token_ids is not None:
         options["stop_token_ids"] = request.stop_token_ids
+    if request.prompt_logprobs is not None:
+        options["prompt_logprobs"] = request.prompt_logprobs
     if request.logit_bias is not None:
         options["logit_bias"] = _biases(request.logit_bias)
     if request.json_schema is not None:

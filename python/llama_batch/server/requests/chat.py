@@ -32,6 +32,9 @@ LLAMA_SERVER: Unserved = {
     "adaptive_target": ((-1, -1.0), "the adaptive sampler is not there"),
     "adaptive_decay": ((), "the adaptive sampler is not there"),
     "verbose": ((False,), "what was asked is not repeated"),
+    "speculative.n_max": ((0,), "nothing is speculated"),
+    "speculative.n_min": ((0,), "nothing is speculated"),
+    "speculative.p_min": ((), "nothing is speculated"),
 }
 """What llama-server takes and this server does not."""
 
@@ -165,6 +168,10 @@ class ChatRequest(GenerationBody):
         "reasoning_budget_tokens": ((-1,), "`max_tokens` limits the whole answer"),
         "echo": ((False,), "a chat is not repeated"),
         "documents": ((), "put them into a message"),
+        "parse_tool_calls": ((True,), "`tool_choice: none` asks for none"),
+        "reasoning_in_content": ((False,), "reasoning stands in `reasoning_content`"),
+        "reasoning_budget": ((-1,), "`max_tokens` limits the whole answer"),
+        "return_tokens": ((False,), "/completion serves it"),
         "include_reasoning": ((True,), "reasoning stands in `reasoning_content`"),
         "response_fields": (([],), "the whole answer is sent"),
     }

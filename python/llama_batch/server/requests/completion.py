@@ -38,6 +38,7 @@ class CompletionRequest(GenerationBody):
         **VLLM,
         "prompt_embeds": ((), "prompts are text or tokens"),
         "response_fields": (([],), "the whole answer is sent; /completion serves it"),
+        "return_tokens": ((False,), "/completion serves it"),
         "add_special_tokens": ((True,), "send token ids to decide about them"),
     }
 
