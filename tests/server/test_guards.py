@@ -71,7 +71,7 @@ def test_settings_are_checked(engine: Engine) -> None:
 
 
 async def test_only_hosts_that_are_allowed_are_answered(engine: Engine) -> None:
-    client = AsgiClient(create_app(engine, allowed_hosts=("localhost", "::1")))
+    client = AsgiClient(create_app(engine, allowed_hosts=("LocalHost", "::1")))
     for host, status in (
         ("localhost", 200),
         ("LOCALHOST:8080", 200),
@@ -165,6 +165,16 @@ async def test_bodies_that_are_wrong_are_refused(client: AsgiClient, body: bytes
         assert answer.status == 400
         assert answer.error["type"] == "invalid_request_error"
     assert (await client.post(TEXT, {"prompt": "x", "max_tokens": 1})).status == 200
+
+
+@pytest.mark.parametrize("depth", [100, 140, 500, 900, 950, 970, 980, 985, 990, 995, 1000, 3000])
+async def test_no_depth_is_an_error_of_the_server(client: AsgiClient, depth: int) -> None:
+    for path, prompt in ((TEXT, '"prompt": "x"'), (CHAT, '"messages": [{"role": "user", "content": "x"}]')):
+        for field in ("json_schema", "response_format", "metadata", "odd"):
+            nested = '{"a":' * depth + "1" + "}" * depth
+            answer = await client.post(path, body=f'{{{prompt}, "max_tokens": 1, "{field}": {nested}}}'.encode())
+            assert answer.status in {200, 400, 501}, answer.text
+            assert answer.status == 400 or depth < 128
 
 
 async def test_bodies_are_limited_whether_they_tell_their_length_or_not(engine: Engine) -> None:

@@ -14,6 +14,7 @@ except ImportError as error:
     raise ImportError("the server needs its extra: pip install 'llama-batch[server]'") from error
 
 from llama_batch.server import native, ops, tokens
+from llama_batch.server.asking import beside
 from llama_batch.server.chat import chat_completions
 from llama_batch.server.completions import completions
 from llama_batch.server.embeddings import embedding, embeddings
@@ -99,7 +100,8 @@ class Endpoint:
         if self._model is None:
             made = await self._handler(call)
         else:
-            made = await self._handler(call, read(self._model, loads(await call.body())))
+            body, model = await call.body(), self._model
+            made = await self._handler(call, await beside(call, lambda: read(model, loads(body))))
         if made is not None:
             await call.answer(made)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from llama_batch.server import shapes
 from llama_batch.server.asking import (
+    beside,
     check_limits,
     check_model,
     check_prompt,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 async def chat_completions(call: Call, request: ChatRequest) -> dict[str, Any] | None:
     """Answer a chat."""
     name = check_model(call, request.model)
-    messages = request.checked_messages()
+    messages = await beside(call, request.checked_messages)
     options = _options(call, request)
     check_limits(call, options)
     for place, message in enumerate(messages):

@@ -43,6 +43,7 @@ class Guard:
             service: what all requests share.
         """
         self._app, self._service = app, service
+        self._hosts = frozenset(host.lower() for host in service.settings.allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection of ASGI."""
@@ -70,7 +71,7 @@ class Guard:
     def _check(self, call: Call, headers: Mapping[bytes, bytes]) -> None:
         settings = self._service.settings
         host = _host(headers.get(b"host", b""))
-        if settings.allowed_hosts and "*" not in settings.allowed_hosts and host not in settings.allowed_hosts:
+        if self._hosts and "*" not in self._hosts and host not in self._hosts:
             raise HttpError(403, "this server does not answer to that name; see --allowed-host", code="host")
         origin = headers.get(b"origin", b"").decode("latin-1")
         if origin and not _is_welcome(origin, headers.get(b"host", b""), settings.cors_origins):

@@ -10,6 +10,7 @@ from typing import Any
 from llama_batch.server.failures import HttpError
 
 _EXACT = 2.0**53
+_MAX_DEPTH = 128  # what works on a body is recursive here and there
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -48,7 +49,20 @@ def loads(body: bytes) -> dict[str, Any]:
         raise HttpError(400, f"the body is not JSON: {error}", code="invalid_json") from None
     if not isinstance(value, dict):
         raise HttpError(400, "the body must be a JSON object", code="invalid_json")
+    if body.count(b"[") + body.count(b"{") > _MAX_DEPTH and _is_deeper(value, _MAX_DEPTH):
+        raise HttpError(400, f"the body is nested more than {_MAX_DEPTH} deep", code="invalid_json")
     return value
+
+
+def _is_deeper(value: Any, limit: int) -> bool:
+    """Whether lists and objects hold each other more often than that."""
+    level = [value]
+    for _ in range(limit):
+        inner = [each for box in level for each in (box.values() if isinstance(box, dict) else box)]
+        level = [each for each in inner if isinstance(each, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 def dumps(value: Any) -> bytes:
