@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from array import array
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -76,7 +77,14 @@ def test_its_own_options_and_ours(client: OpenAI) -> None:
         logprobs=True,
         top_logprobs=3,
         user="me",
-        extra_body={"top_k": 10, "session": "s", "cache_scope": "inner", "timeout": 30.0, "priority": 3},
+        extra_body={
+            "top_k": 10,
+            "session": "s",
+            "cache_scope": "inner",
+            "timeout": 30.0,
+            "priority": 3,
+            "ignore_eos": True,
+        },
     )
     assert len(done.choices) == 2
     logprobs = done.choices[0].logprobs
@@ -135,9 +143,9 @@ class _Vectors(SimpleNamespace):
 
 @pytest.mark.parametrize("encoding", [{}, {"encoding_format": "float"}])
 def test_embeddings_come_as_numbers(client: OpenAI, monkeypatch: pytest.MonkeyPatch, encoding: Any) -> None:
-    async def embed(_: Engine, texts: list[Any], *, normalize: bool) -> _Vectors:
+    async def embed(_: Engine, texts: list[Any], *, normalize: int) -> _Vectors:
         await asyncio.sleep(0)
-        vectors = [[float(len(text)), 0.5 if normalize else 2.5] for text in texts]
+        vectors = [array("f", [float(len(text)), 0.5 if normalize == 2 else 2.5]) for text in texts]
         return _Vectors(vectors=vectors, usage=SimpleNamespace(prompt_tokens=7))
 
     monkeypatch.setattr(Engine, "embed", embed, raising=False)

@@ -54,7 +54,7 @@ def options_of(call: Call, request: GenerationBody, asked_max_tokens: int | None
         call.facts["user"] = user
     options["cache_scope"] = _scope(call, request)
     options["max_tokens"] = _max_tokens(call, asked_max_tokens)
-    options["priority"] = _priority(call, request.priority)
+    options["priority"] = priority_of(call, request.priority)
     if not options["priority"]:
         del options["priority"]
     return options
@@ -80,7 +80,12 @@ def _max_tokens(call: Call, asked: int | None) -> int:
     return asked
 
 
-def _priority(call: Call, asked: int | None) -> int:
+def priority_of(call: Call, asked: int | None) -> int:
+    """The priority of a request.
+
+    Raises:
+        HttpError: 403, it asks to go before what its client may have.
+    """
     least = call.client.priority
     if asked is not None and asked < least:
         message = f"priority {asked} goes before what this client may have, which is {least} or more"

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 async def chat_completions(call: Call, request: ChatRequest) -> dict[str, Any] | None:
     """Answer a chat."""
+    call.prompt_field = "messages"
     name = check_model(call, request.model)
     messages = await beside(call, request.checked_messages)
     options = _options(call, request)
@@ -124,7 +125,7 @@ def _template_options(call: Call, request: ChatRequest, options: dict[str, Any])
 
 def _tool_options(call: Call, request: ChatRequest, options: dict[str, Any]) -> None:
     if not request.tools:
-        if request.tool_choice not in {None, "none", "auto"} if isinstance(request.tool_choice, str | None) else True:
+        if request.tool_choice not in (None, "none", "auto"):
             raise HttpError(400, "'tool_choice' goes with 'tools'", code="invalid_value", param="tool_choice")
         return
     call.service.needs_chat("tools", "tools")

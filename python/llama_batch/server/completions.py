@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 async def completions(call: Call, request: CompletionRequest) -> dict[str, Any] | None:
     """Go on with prompts."""
+    call.prompt_field = "prompt"
     name = check_model(call, request.model)
     prompts = _prompts(request)
     plan = _Plan(call, request)

@@ -6,49 +6,63 @@ import base64
 import struct
 from typing import TYPE_CHECKING, Any
 
-from llama_batch.server.asking import check_model, check_prompt
+from llama_batch.server.asking import beside, check_model, check_prompt, priority_of
 from llama_batch.server.failures import HttpError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from llama_batch.server.requests import EmbeddingRequest
     from llama_batch.server.service import Call
 
 
 async def embeddings(call: Call, request: EmbeddingRequest) -> dict[str, Any]:
     """A vector for each text, in OpenAI's shape."""
-    vectors, usage = await _embedded(call, request)
+    if request.pooling == "none":
+        message = "'pooling': with 'none' a text has several vectors, for which /embedding has a place"
+        raise HttpError(400, message, code="invalid_value", param="pooling")
+    made = await _embedded(call, request)
     encode = _base64 if request.encoding_format == "base64" else _numbers
-    data = [{"object": "embedding", "index": i, "embedding": encode(vector)} for i, vector in enumerate(vectors)]
+    data = [{"object": "embedding", "index": i, "embedding": encode(vector)} for i, vector in enumerate(made.vectors)]
+    n_tokens = made.usage.prompt_tokens
+    usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
     return {"object": "list", "data": data, "model": check_model(call, request.model), "usage": usage}
 
 
 async def embedding(call: Call, request: EmbeddingRequest) -> list[dict[str, Any]]:
-    """A vector for each text, in llama-server's shape."""
-    vectors, _ = await _embedded(call, request)
-    return [{"index": i, "embedding": [_numbers(vector)]} for i, vector in enumerate(vectors)]
+    """The vectors of each text, in llama-server's shape: one, or those of all its tokens with `pooling` "none"."""
+    made = await _embedded(call, request)
+    rows = []
+    for i, vector in enumerate(made.vectors):
+        numbers = _numbers(vector)
+        width = made.n_embd if request.pooling == "none" else max(1, len(numbers))
+        parts = [numbers[at : at + width] for at in range(0, len(numbers), width)]
+        rows.append({"index": i, "embedding": parts})
+    return rows
 
 
-async def _embedded(call: Call, request: EmbeddingRequest) -> tuple[Sequence[Any], dict[str, int]]:
+async def _embedded(call: Call, request: EmbeddingRequest) -> Any:
+    call.prompt_field = "input"
     check_model(call, request.model)
     embed: Any = getattr(call.service.engine, "embed", None)
     if embed is None:
         raise HttpError(501, "this engine makes no embeddings", code="not_supported")
     texts = _texts(request)
-    if len(texts) > call.service.settings.max_choices:
-        message = f"there are {len(texts)} texts; one request may have {call.service.settings.max_choices}"
+    if len(texts) > call.service.settings.max_texts:
+        message = f"there are {len(texts)} texts; one request may have {call.service.settings.max_texts}"
         raise HttpError(400, message, code="too_many_choices", param="input")
     for text in texts:
         check_prompt(call, text, "input")
-    if request.embd_normalize in {0, 1}:
-        raise HttpError(501, "'embd_normalize' is 2 or -1 here", code="not_supported", param="embd_normalize")
+    options: dict[str, Any] = {"normalize": 2 if request.embd_normalize is None else request.embd_normalize}
+    for name in ("pooling", "timeout"):
+        if (value := getattr(request, name)) is not None:
+            options[name] = value
+    if priority := priority_of(call, request.priority):
+        options["priority"] = priority
     with call.service.admitted(call.client):
-        made = await call.attended(embed(texts, normalize=request.embd_normalize != -1))
-    n_tokens = int(made.usage.prompt_tokens)
-    call.client.charge(n_tokens)
-    call.facts["prompt_tokens"] = n_tokens
-    return made.vectors, {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
+        job = await beside(call, lambda: embed(texts, **options))
+        made = await call.attended(job)
+    call.client.charge(made.usage.prompt_tokens)
+    call.facts["prompt_tokens"] = made.usage.prompt_tokens
+    return made
 
 
 def _texts(request: EmbeddingRequest) -> list[Any]:

@@ -115,10 +115,21 @@ def as_http(error: BaseException, *, retry_after_s: float = 1.0, param: str | No
         case EngineNotReadyError():
             return HttpError(503, "the model is still loading", code=error.code, headers={"retry-after": "1"})
         case EngineClosedError():
-            return HttpError(503, "the server is shutting down", code="shutting_down", headers={"retry-after": "5"})
+            return _closing()
         case ModelLoadError() | ModelNotFoundError():
             return HttpError(503, "the model could not be loaded", code=error.code)
         case LlamaBatchError():
-            return HttpError(500, error.message, code=error.code)
+            return _by_code(error)
         case _:
             return HttpError(500, "the server failed; its log has the request id", code="internal_error")
+
+
+def _closing() -> HttpError:
+    return HttpError(503, "the server is shutting down", code="shutting_down", headers={"retry-after": "5"})
+
+
+def _by_code(error: LlamaBatchError) -> HttpError:
+    """What is left: what a kind of model does not do, what the end of the engine cancelled, and what failed."""
+    if error.code == "unsupported":
+        return HttpError(501, error.message, code=error.code)
+    return _closing() if error.code == "cancelled" else HttpError(500, error.message, code=error.code)

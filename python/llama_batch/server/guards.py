@@ -84,7 +84,7 @@ class Guard:
         call.facts["key"] = call.client.name
 
     async def _fail(self, call: Call, error: Exception, answer: _Answer) -> None:
-        failure = _failure(error, self._service)
+        failure = _failure(error, call)
         call.facts["error"] = failure.code
         if failure.status == 500 and not isinstance(error, HttpError):
             # The message of an error of ours may hold what was asked; the traceback shows where it came from.
@@ -177,14 +177,14 @@ def _limited(receive: Receive, headers: Mapping[bytes, bytes], limit: int) -> Re
     return limited
 
 
-def _failure(error: Exception, service: Service) -> HttpError:
+def _failure(error: Exception, call: Call) -> HttpError:
     if isinstance(error, HTTPException):
         message = {404: "there is no such path", 405: "this path does not take that method"}.get(
             error.status_code, error.detail
         )
         code = _HTTP_CODES.get(error.status_code)
         return HttpError(error.status_code, message, code=code, headers=error.headers)
-    return as_http(error, retry_after_s=service.retry_after_s())
+    return as_http(error, retry_after_s=call.service.retry_after_s(), param=call.prompt_field)
 
 
 def _unnamed(error: Exception) -> Any:

@@ -28,6 +28,7 @@ _STOP_TYPES = {"eog": "eos", "stop": "word", "max_tokens": "limit", "context_ful
 
 async def completion(call: Call, request: NativeRequest) -> Any:
     """Go on with a prompt, or with several."""
+    call.prompt_field = "prompt"
     name = check_model(call, request.model)
     given = _prompts(request.prompt)
     prompts = await beside(call, lambda: [_prompt(call, each, place) for place, each in enumerate(given)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
@@ -106,7 +106,7 @@ def _special(model: Any, token: int | None) -> str:
     return "" if token is None else model.detokenize([token], special=True)
 
 
-@lru_cache(maxsize=1)
+@cache
 def _defaults() -> dict[str, Any]:
     """What the table of options says; an engine may have others."""
     from llama_batch._options import REQUEST_OPTIONS, START_OPTIONS
@@ -150,14 +150,26 @@ async def metrics(call: Call) -> None:
     """Figures for Prometheus."""
     query = parse_qs(call.scope.get("query_string", b"").decode("latin-1"))
     compat = query.get("compat", [None])[0]
-    try:
-        rendered: Any = import_module("llama_batch.metrics")
-    except ImportError:
+    render = _renderer()
+    if render is None:
         text = _exposition(call.service, call.service.engine.stats())
     else:
-        text = rendered.render([call.service.engine], model_name=call.service.model_name, compat=compat)
+        text = render([call.service.engine], model_name=call.service.model_name, compat=compat)
     headers = {"process-start-time-unix": str(call.service.started_at)}
     await call.send_bytes(text.encode(), "text/plain; version=0.0.4; charset=utf-8", headers=headers)
+
+
+@cache
+def _renderer() -> Any:
+    """What writes all metrics, where this build of the package has it."""
+    for name in ("llama_batch.prometheus", "llama_batch.metrics"):
+        try:
+            render = getattr(import_module(name), "render", None)
+        except ImportError:
+            continue
+        if render is not None:
+            return render
+    return None
 
 
 def _exposition(service: Service, stats: Stats) -> str:

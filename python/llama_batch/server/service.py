@@ -139,6 +139,8 @@ class Call:
         request_id: names it in the log and in the answer.
         facts: what the log tells of it.
         is_gone: whether the client went away.
+        is_told: whether what it used is in the log, and charged.
+        prompt_field: the field that holds the prompt, which errors of the prompt name.
         send: sends what an answer begins with, through all that watches over it.
         send_on: sends what comes after that, straight to the server: a stream does so for each token.
     """
@@ -148,6 +150,7 @@ class Call:
         self.client = service.client(None)
         self.facts: dict[str, Any] = {}
         self.is_told = False
+        self.prompt_field: str | None = None
         self.is_gone = False
         self.body_length = 0
         self.began = time.perf_counter()

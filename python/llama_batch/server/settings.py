@@ -10,7 +10,15 @@ from llama_batch.server.keys import KeyRing, is_number
 
 CacheScope = Literal["key", "shared"]
 
-_COUNTS = ("max_body_bytes", "max_prompt_length", "max_choices", "max_schema_bytes", "max_stop", "max_stop_length")
+_COUNTS = (
+    "max_body_bytes",
+    "max_prompt_length",
+    "max_choices",
+    "max_texts",
+    "max_schema_bytes",
+    "max_stop",
+    "max_stop_length",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +35,7 @@ class Settings:
         body_timeout_s: the time in which it must come. Unit: seconds.
         max_prompt_length: the length of one prompt. Unit: characters of text, or token ids.
         max_choices: answers to one request: its prompts times `n`, or `best_of`.
+        max_texts: texts of one request for embeddings.
         max_schema_bytes: the size of a schema, grammar, regular expression or set of tools. Unit: bytes.
         max_stop: stop strings of one request, and texts of any other list.
         max_stop_length: the length of each. Unit: characters.
@@ -46,6 +55,7 @@ class Settings:
     body_timeout_s: float = 60.0
     max_prompt_length: int = 4 << 20
     max_choices: int = 128
+    max_texts: int = 2048
     max_schema_bytes: int = 64 << 10
     max_stop: int = 64
     max_stop_length: int = 1024

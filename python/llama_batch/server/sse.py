@@ -122,7 +122,8 @@ class SseStream:
         except (LlamaBatchError, HttpError) as error:
             if not self._is_open:
                 raise
-            failure = as_http(error, retry_after_s=self._call.service.retry_after_s())
+            retry_after_s = self._call.service.retry_after_s()
+            failure = as_http(error, retry_after_s=retry_after_s, param=self._call.prompt_field)
             self._call.facts["error"] = failure.code
             await self.write(b"event: error\n" + event(failure.body()))
         finally:

@@ -65,7 +65,16 @@ class EmbeddingRequest(Body):
     content: str | list[str] | list[int] | list[list[int]] | None = Field(None, description="llama-server's name.")
     model: str | None = None
     encoding_format: Literal["float", "base64"] | None = Field(None, description="Numbers, or little-endian floats.")
-    embd_normalize: int | None = Field(None, ge=-1, le=2, description="2 gives vectors of length 1, -1 leaves them.")
+    embd_normalize: int | None = Field(
+        None, ge=-1, le=1_000_000, description="The p-norm that vectors get: 2 by default; -1 leaves them as they are."
+    )
+    pooling: Literal["auto", "mean", "cls", "last", "none"] | None = Field(
+        None, description="How the vectors of tokens become one; by default as the model has it."
+    )
+    priority: int | None = Field(
+        None, ge=-1_000_000, le=1_000_000, description="Lower goes first; at least what the API key begins with."
+    )
+    timeout: float | None = Field(None, ge=0, le=1e9, description="Time for the whole request, in seconds.")
     user: str | None = Field(None, max_length=512, description="Who asks; stands in the log.")
 
     unserved: ClassVar[Unserved] = {
@@ -73,5 +82,4 @@ class EmbeddingRequest(Body):
         "truncate_prompt_tokens": ((), "texts are read whole, or refused"),
         "add_special_tokens": ((True,), "send token ids to decide about them"),
         "normalize": ((True,), "`embd_normalize` says how"),
-        "priority": ((0,), "embeddings have none"),
     }
