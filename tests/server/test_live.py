@@ -31,6 +31,14 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are POS
 TEXT = "/v1/completions"
 
 
+def wait_for_slots(port: int, n: int) -> None:
+    """Wait until so many requests run."""
+    end = time.monotonic() + 20
+    while sum(slot["is_processing"] for slot in json.loads(post(port, "/slots", None)[2])) != n:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 @pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(8) as pool:
@@ -42,8 +50,7 @@ def test_a_signal_lets_requests_finish(pool: ThreadPoolExecutor) -> None:
         port = server.port
         stream = pool.submit(post, port, TEXT, {"prompt": "x", "max_tokens": 150, "stream": True})
         whole = pool.submit(post, port, TEXT, {"prompt": "y", "max_tokens": 150})
-        while 'active_slots{model="sim:?pass_ms=10"} 2' not in post(port, "/metrics", None)[2]:
-            time.sleep(0.01)
+        wait_for_slots(port, 2)
         server.signal(signal.SIGTERM)
         server.told("draining")
         status, headers, text = post(port, TEXT, {"prompt": "z", "max_tokens": 1})
@@ -62,8 +69,7 @@ def test_a_second_signal_cancels_what_is_left(pool: ThreadPoolExecutor, first: i
         port = server.port
         stream = pool.submit(post, port, TEXT, {"prompt": "x", "max_tokens": 5000, "stream": True})
         whole = pool.submit(post, port, TEXT, {"prompt": "y", "max_tokens": 5000})
-        while 'active_slots{model="sim:?pass_ms=10"} 2' not in post(port, "/metrics", None)[2]:
-            time.sleep(0.01)
+        wait_for_slots(port, 2)
         server.signal(first)
         server.told("draining")
         server.signal(signal.SIGTERM)
@@ -76,8 +82,7 @@ def test_the_time_to_finish_is_limited(pool: ThreadPoolExecutor) -> None:
     with Process("--model", "sim:?pass_ms=10", "--drain-timeout", "0.3") as server:
         port = server.port
         stream = pool.submit(post, port, TEXT, {"prompt": "x", "max_tokens": 5000, "stream": True})
-        while 'active_slots{model="sim:?pass_ms=10"} 1' not in post(port, "/metrics", None)[2]:
-            time.sleep(0.01)
+        wait_for_slots(port, 1)
         server.signal(signal.SIGTERM)
         assert server.wait(15) == 0
         assert '"finish_reason":"abort"' in stream.result()[2]

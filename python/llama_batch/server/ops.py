@@ -152,6 +152,8 @@ async def metrics(call: Call) -> None:
     compat = query.get("compat", [None])[0]
     render = _renderer()
     if render is None:
+        if compat is not None:
+            raise HttpError(501, "'compat': this build has one set of names", code="not_supported", param="compat")
         text = _exposition(call.service, call.service.engine.stats())
     else:
         text = render([call.service.engine], model_name=call.service.model_name, compat=compat)
