@@ -150,6 +150,16 @@ async def test_one_prompt_that_cannot_be_served_ends_all(client: AsgiClient, eng
     await until(lambda: engine.stats().in_flight == 0)
 
 
+async def test_more_prompts_than_fit_at_once_are_no_matter_of_patience(slow: Engine) -> None:
+    client = AsgiClient(create_app(slow))
+    for path in (PATH, "/completion"):
+        four = await client.post(path, {"prompt": ["x"] * 4, "max_tokens": 2})
+        five = await client.post(path, {"prompt": ["x"] * 5, "max_tokens": 2})
+        assert (four.status, five.status) == (200, 400)
+        assert five.error["code"] == "too_many_choices"
+        await until(lambda: slow.stats().in_flight == 0)
+
+
 async def test_a_suffix_needs_a_model_that_fills_in(client: AsgiClient) -> None:
     answer = await client.post(PATH, {"prompt": "Once", "suffix": "end"})
     assert (answer.status, answer.error["param"]) == (501, "suffix")

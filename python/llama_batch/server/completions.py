@@ -7,6 +7,7 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from llama_batch.errors import QueueFullError
 from llama_batch.logprobs import as_openai_completion
 from llama_batch.server import shapes
 from llama_batch.server.asking import (
@@ -93,11 +94,25 @@ async def submit_all(call: Call, prompts: Sequence[str | list[int]], options: di
     try:
         for prompt in prompts:
             generations.append(await submit(call, partial(generate, prompt, **options), options))  # noqa: PERF401
-    except BaseException:
+    except BaseException as error:
         for generation in generations:
             generation.cancel()
+        if isinstance(error, QueueFullError):
+            _explain_full(call, len(prompts) * options.get("n", 1))
         raise
     return generations
+
+
+def _explain_full(call: Call, n_answers: int) -> None:
+    """Say so, where no patience helps: more answers are asked for at once than run and wait.
+
+    Raises:
+        HttpError: 400.
+    """
+    slots, queue = call.service.engine.native.capacity
+    if queue and n_answers > slots + queue:
+        message = f"{n_answers} answers are asked for at once; at most {slots + queue} run and wait here"
+        raise HttpError(400, message, code="too_many_choices", param="prompt")
 
 
 class _Plan:

@@ -28,13 +28,13 @@ _REASONS = {"eog": "stop", "stop": "stop", "max_tokens": "length", "context_full
 
 @cache
 def system_fingerprint() -> str:
-    """What computes: llama.cpp's build, as llama-server names it, and this package's version."""
+    """What computes: llama.cpp's version behind a b, as llama-server has it, and this package's version."""
     import re
 
     from llama_batch import LLAMA_CPP_BUILD, __version__
 
-    build = re.search(r"\bb\d+", LLAMA_CPP_BUILD)
-    return f"{build.group() if build else 'b0'}-llama-batch-{__version__}"
+    build = re.match(r"llama\.cpp b?([\w.\-]+)", LLAMA_CPP_BUILD)
+    return f"b{build.group(1) if build else 0}-llama-batch-{__version__}"
 
 
 @dataclass(frozen=True, slots=True)
