@@ -195,7 +195,7 @@ async def test_errors_before_the_first_byte_have_a_status(slow: Engine) -> None:
 
 async def test_errors_after_the_first_byte_are_the_last_event(slow: Engine) -> None:
     client = AsgiClient(create_app(slow))
-    answer = await client.post(PATH, {"messages": HELLO, "max_tokens": 1000, "timeout": 0.2, "stream": True})
+    answer = await client.post(PATH, {"messages": HELLO, "max_tokens": 1000, "timeout": 0.6, "stream": True})
     assert answer.status == 200
     assert "event: error\n" in answer.text
     assert answer.events[-1]["error"]["code"] == "timeout"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from asgi_client import AsgiClient, until
 from llama_batch.server import create_app
+from llama_batch.server.fim import fill_in_the_middle, fim_tokens
 from llama_batch.server.requests import CompletionRequest, NativeRequest, engine_options, read
 
 if TYPE_CHECKING:
@@ -163,6 +164,7 @@ async def test_more_prompts_than_fit_at_once_are_no_matter_of_patience(slow: Eng
 async def test_a_suffix_needs_a_model_that_fills_in(client: AsgiClient) -> None:
     answer = await client.post(PATH, {"prompt": "Once", "suffix": "end"})
     assert (answer.status, answer.error["param"]) == (501, "suffix")
+    assert (await client.post(PATH, {"prompt": "Once", "suffix": "", "max_tokens": 1})).status == 200
 
 
 # --- llama-server's own ---
@@ -278,3 +280,24 @@ async def test_embeddings_are_served_where_the_engine_makes_them(client: AsgiCli
         return
     one = await client.post("/v1/embeddings", {"input": "Hello"})
     assert one.status in {200, 400, 501}
+
+
+class _FillsIn:
+    """What the server asks of a model that fills in the middle."""
+
+    metadata: ClassVar[dict[str, str]] = {}
+    tokens: ClassVar[dict[str, int]] = {"<|fim_prefix|>": 1, "<|fim_suffix|>": 2, "<|fim_middle|>": 3}
+
+    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        if parse_special and text in self.tokens:
+            return [self.tokens[text]]
+        return [9] * add_special + [ord(letter) for letter in text]
+
+
+def test_the_middle_is_asked_for_as_models_learn_it() -> None:
+    model: Any = _FillsIn()
+    assert fill_in_the_middle(model, "ab", "<|fim_middle|>x") == [9, 1, 97, 98, 2, *map(ord, "<|fim_middle|>x"), 3]
+    assert fill_in_the_middle(model, [5, 6], "c") == [9, 1, 5, 6, 2, 99, 3]
+    named: Any = _FillsIn()
+    named.metadata = {f"tokenizer.ggml.fim_{name}_token_id": str(i) for i, name in enumerate(("pre", "suf", "mid"), 20)}
+    assert fim_tokens(named) == (20, 21, 22)

@@ -39,6 +39,16 @@ async def test_the_model_may_have_to_be_the_right_one(engine: Engine) -> None:
     right = await client.post(TEXT, {"prompt": "x", "max_tokens": 1, "model": "mine"})
     wrong = await client.post(TEXT, {"prompt": "x", "max_tokens": 1, "model": "yours"})
     assert right.status == 200
+    others: list[tuple[str, dict[str, Any]]] = [
+        ("/tokenize", {"content": "x"}),
+        ("/detokenize", {"tokens": [5]}),
+        ("/apply-template", {"messages": HELLO}),
+        ("/completion", {"prompt": "x", "n_predict": 1}),
+        (CHAT, {"messages": HELLO, "max_tokens": 1}),
+    ]
+    for path, body in others:
+        assert (await client.post(path, {**body, "model": "mine"})).status == 200
+        assert (await client.post(path, {**body, "model": "yours"})).status == 404
     assert (wrong.status, wrong.error["code"], wrong.error["param"]) == (404, "model_not_found", "model")
 
 
@@ -220,6 +230,7 @@ async def test_a_body_must_come_in_time(engine: Engine) -> None:
         ({"stop": "x" * 2000}, 400, "stop"),
         ({"stream": "yes"}, 400, "stream"),
         ({"seed": "x"}, 400, "seed"),
+        ({"return_progress": True}, 400, "return_progress"),
         ({"json_schema": {"description": "x" * 70_000}}, 400, "json_schema"),
         ({"grammar": "root ::= " + '"x" ' * 30_000}, 400, "grammar"),
         ({"grammar": "root ::= ("}, 400, None),
@@ -289,7 +300,7 @@ async def test_messages_that_are_wrong_are_refused(client: AsgiClient, messages:
 
 
 async def test_while_the_model_loads_health_says_so_and_requests_wait() -> None:
-    engine = Engine("sim:?load_ms=300")
+    engine = Engine("sim:?load_ms=1000")
     client = AsgiClient(create_app(engine))
     health = await client.get("/health")
     assert (health.status, health.error["message"]) == (503, "Loading model")

@@ -52,6 +52,9 @@ def options_of(call: Call, request: GenerationBody, asked_max_tokens: int | None
             options["session"] = session
     if (user := first_given(request, "user", "safety_identifier")) is not None:
         call.facts["user"] = user
+    if request.return_progress and not request.stream:
+        name = "return_progress"
+        raise HttpError(400, f"{name!r} goes with 'stream': true", code="invalid_value", param=name)
     options["cache_scope"] = _scope(call, request)
     options["max_tokens"] = _max_tokens(call, asked_max_tokens)
     options["priority"] = priority_of(call, request.priority)

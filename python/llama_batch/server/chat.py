@@ -46,7 +46,7 @@ async def chat_completions(call: Call, request: ChatRequest) -> dict[str, Any] |
     call.facts["id"] = head.id
     with contextlib.ExitStack() as stack:
         stack.enter_context(call.service.admitted(call.client))
-        if request.return_progress and request.stream:
+        if request.return_progress:
             stack.enter_context(call.service.progress.following())
         chat: Any = call.service.engine.chat
         generation = await submit(call, lambda: chat(messages, **options), options)

@@ -51,7 +51,7 @@ async def completions(call: Call, request: CompletionRequest) -> dict[str, Any] 
     call.facts["id"] = head.id
     with contextlib.ExitStack() as stack:
         stack.enter_context(call.service.admitted(call.client))
-        if request.return_progress and request.stream:
+        if request.return_progress:
             stack.enter_context(call.service.progress.following())
         ready = await beside(call, lambda: [plan.prepared(prompt) for prompt in prompts])
         texts = await beside(call, lambda: [plan.echoed(prompt) for prompt in prompts])
@@ -146,7 +146,7 @@ class _Plan:
         self.options.setdefault("logprobs", 0)
 
     def _plan_echo(self) -> None:
-        if self.request.suffix is not None:
+        if self.request.suffix:
             raise HttpError(400, "'echo' excludes 'suffix'", code="invalid_value", param="echo")
         if self.logprobs is not None:
             if self.request.stream:
@@ -155,7 +155,7 @@ class _Plan:
 
     def prepared(self, prompt: str | list[int]) -> str | list[int]:
         """A prompt as the engine gets it."""
-        if self.request.suffix is None:
+        if not self.request.suffix:
             return prompt
         return fill_in_the_middle(self.engine.model, prompt, self.request.suffix)
 

@@ -41,6 +41,8 @@ async def embedding(call: Call, request: EmbeddingRequest) -> list[dict[str, Any
 
 async def _embedded(call: Call, request: EmbeddingRequest) -> Any:
     call.prompt_field = "input"
+    if request.user is not None:
+        call.facts["user"] = request.user
     check_model(call, request.model)
     embed: Any = getattr(call.service.engine, "embed", None)
     if embed is None:

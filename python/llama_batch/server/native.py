@@ -45,7 +45,7 @@ async def completion(call: Call, request: NativeRequest) -> Any:
     shape = _Shape(name, request, options)
     with contextlib.ExitStack() as stack:
         stack.enter_context(call.service.admitted(call.client))
-        if request.return_progress and request.stream:
+        if request.return_progress:
             stack.enter_context(call.service.progress.following())
         generations = await submit_all(call, prompts, options)
         if not request.stream:

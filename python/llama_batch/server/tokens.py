@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from llama_batch.server.asking import check_prompt, first_given
+from llama_batch.server.asking import check_model, check_prompt, first_given
 from llama_batch.server.failures import HttpError
 from llama_batch.server.requests import ChatRequest
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 async def tokenize(call: Call, request: TokenizeRequest) -> dict[str, Any]:
     """Text, or a chat, to tokens."""
+    check_model(call, request.model)
     named = {"content": request.content, "prompt": request.prompt, "messages": request.messages}
     given = [name for name, value in named.items() if value is not None]
     if len(given) != 1:
@@ -56,6 +57,7 @@ def _piece(model: Model, token: int) -> str | list[int]:
 
 async def detokenize(call: Call, request: DetokenizeRequest) -> dict[str, Any]:
     """Tokens to text: llama-server's `content`, and vLLM's `prompt`."""
+    check_model(call, request.model)
     check_prompt(call, request.tokens, "tokens")
     text = await asyncio.to_thread(call.service.engine.model.detokenize, request.tokens, special=True)
     return {"content": text, "prompt": text}
@@ -63,6 +65,7 @@ async def detokenize(call: Call, request: DetokenizeRequest) -> dict[str, Any]:
 
 async def apply_template(call: Call, request: ApplyTemplateRequest) -> dict[str, Any]:
     """A chat to the prompt that it makes."""
+    check_model(call, request.model)
     return {"prompt": await _rendered(call, request.messages, request.add_generation_prompt is not False)}
 
 
