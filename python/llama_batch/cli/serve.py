@@ -78,6 +78,7 @@ def _limit(*names: str, text: str, default: int) -> Flag:
         _access("--trust-chat-template", is_flag=True, help="Let requests bring a chat template of their own."),
         _limit("--max-body-bytes", text="Bytes of its body at most.", default=8 << 20),
         _limit("--max-prompt-length", text="Characters or token ids of one prompt at most.", default=4 << 20),
+        _limit("--max-messages", text="Messages of one chat at most.", default=4096),
         _limit("--max-choices", text="Answers to it at most.", default=128),
         _limit("--max-texts", text="Texts of a request for embeddings at most.", default=2048),
         _limit("--max-schema-bytes", text="Bytes of its schema, grammar or tools at most.", default=64 << 10),
@@ -109,7 +110,7 @@ def command(ctx: click.Context, /, **flags: Any) -> int:
     if (flags["ssl_key_file"] is None) != (flags["ssl_cert_file"] is None):
         raise click.UsageError("--ssl-key-file and --ssl-cert-file belong together", ctx)
     names = ("strict_model", "cache_scope", "max_tokens", "max_body_bytes", "max_prompt_length", "max_choices",
-             "max_texts", "max_schema_bytes", "max_stop", "trust_chat_template", "log_prompts")  # fmt: skip
+             "max_messages", "max_texts", "max_schema_bytes", "max_stop", "trust_chat_template", "log_prompts")  # fmt: skip
     settings = Settings(
         model_name=flags["alias"],
         keys=keys,

@@ -10,7 +10,7 @@ from llama_batch.server.failures import HttpError, not_served
 from llama_batch.server.requests import engine_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from llama_batch.generation import Generation
     from llama_batch.server.requests.base import GenerationBody
@@ -227,6 +227,18 @@ def check_prompt(call: Call, prompt: str | list[int], param: str) -> None:
         unit = "characters" if isinstance(prompt, str) else "tokens"
         message = f"the prompt has {len(prompt)} {unit}; this server takes {limit}"
         raise HttpError(400, message, code="prompt_too_long", param=param)
+
+
+def check_n_messages(call: Call, messages: Sequence[Any]) -> None:
+    """Refuse a chat of more messages than the operator lets it have.
+
+    Raises:
+        HttpError: it has too many.
+    """
+    limit = call.service.settings.max_messages
+    if len(messages) > limit:
+        message = f"the chat has {len(messages)} messages; this server takes {limit}"
+        raise HttpError(400, message, code="too_many_messages", param="messages")
 
 
 def check_model(call: Call, asked: str | None) -> str:

@@ -11,6 +11,7 @@ from llama_batch.server.asking import (
     beside,
     check_limits,
     check_model,
+    check_n_messages,
     check_prompt,
     first_given,
     options_of,
@@ -34,6 +35,7 @@ async def chat_completions(call: Call, request: ChatRequest) -> dict[str, Any] |
     """Answer a chat."""
     call.prompt_field = "messages"
     name = check_model(call, request.model)
+    check_n_messages(call, request.messages)
     messages = await beside(call, request.checked_messages)
     options = _options(call, request)
     check_limits(call, options)

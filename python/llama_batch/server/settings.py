@@ -34,6 +34,7 @@ class Settings:
         max_body_bytes: the size of a request's body. Unit: bytes.
         body_timeout_s: the time in which it must come. Unit: seconds.
         max_prompt_length: the length of one prompt. Unit: characters of text, or token ids.
+        max_messages: messages of one chat; rendering them takes about a quarter of a millisecond each.
         max_choices: answers to one request: its prompts times `n`, or `best_of`.
         max_texts: texts of one request for embeddings.
         max_schema_bytes: the size of a schema, grammar, regular expression or set of tools. Unit: bytes.
@@ -54,6 +55,7 @@ class Settings:
     max_body_bytes: int = 8 << 20
     body_timeout_s: float = 60.0
     max_prompt_length: int = 4 << 20
+    max_messages: int = 4096
     max_choices: int = 128
     max_texts: int = 2048
     max_schema_bytes: int = 64 << 10

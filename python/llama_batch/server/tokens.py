@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from llama_batch.server.asking import check_model, check_prompt, first_given
+from llama_batch.server.asking import check_model, check_n_messages, check_prompt, first_given
 from llama_batch.server.failures import HttpError
 from llama_batch.server.requests import ChatRequest
 
@@ -72,6 +72,7 @@ async def apply_template(call: Call, request: ApplyTemplateRequest) -> dict[str,
 async def _rendered(call: Call, messages: Sequence[dict[str, Any]], add_generation_prompt: bool) -> str:
     if not messages:
         raise HttpError(400, "'messages' is an empty list", code="invalid_value", param="messages")
+    check_n_messages(call, messages)
     checked = ChatRequest.model_construct(messages=list(messages)).checked_messages()
     model = call.service.engine.model
     return await asyncio.to_thread(model.apply_chat_template, checked, add_generation_prompt=add_generation_prompt)
