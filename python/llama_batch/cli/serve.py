@@ -110,7 +110,8 @@ def command(ctx: click.Context, /, **flags: Any) -> int:
     if (flags["ssl_key_file"] is None) != (flags["ssl_cert_file"] is None):
         raise click.UsageError("--ssl-key-file and --ssl-cert-file belong together", ctx)
     names = ("strict_model", "cache_scope", "max_tokens", "max_body_bytes", "max_prompt_length", "max_choices",
-             "max_messages", "max_texts", "max_schema_bytes", "max_stop", "trust_chat_template", "log_prompts")  # fmt: skip
+             "max_messages", "max_texts", "max_schema_bytes", "max_stop", "trust_chat_template",
+             "log_prompts")  # fmt: skip
     settings = Settings(
         model_name=flags["alias"],
         keys=keys,

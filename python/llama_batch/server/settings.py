@@ -13,6 +13,7 @@ CacheScope = Literal["key", "shared"]
 _COUNTS = (
     "max_body_bytes",
     "max_prompt_length",
+    "max_messages",
     "max_choices",
     "max_texts",
     "max_schema_bytes",
