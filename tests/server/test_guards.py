@@ -265,7 +265,17 @@ async def test_a_whole_number_may_have_a_point(client: AsgiClient) -> None:
 
 
 async def test_values_that_ask_for_nothing_are_taken(client: AsgiClient) -> None:
-    neutral = {"store": False, "service_tier": "auto", "lora": [], "id_slot": -1, "user": "me", "n_keep": 0}
+    neutral = {
+        "safety_identifier": "id",
+        "prompt_cache_key": "chat",
+        "session": "other",
+        "store": False,
+        "service_tier": "auto",
+        "lora": [],
+        "id_slot": -1,
+        "user": "me",
+        "n_keep": 0,
+    }
     nulls = dict.fromkeys(("stop", "logit_bias", "seed", "tools", "response_format", "metadata", "max_tokens"))
     answer = await client.post(CHAT, {"messages": HELLO, **neutral, **nulls, "max_completion_tokens": 2})
     assert answer.status == 200

@@ -125,7 +125,7 @@ class Deltas:
     def __await__(self) -> Any:
         done = yield from self._generation.__await__()
         fields = {name: getattr(done, name) for name in Completion.__dataclass_fields__}
-        return Told(**{**fields, "finish_reason": "eog"}, message=MESSAGE)
+        return Told(**{**fields, "finish_reason": "eog", "message": MESSAGE})
 
     async def deltas(self) -> AsyncIterator[Delta]:
         for delta in DELTAS:

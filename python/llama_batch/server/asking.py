@@ -50,7 +50,9 @@ def options_of(call: Call, request: GenerationBody, asked_max_tokens: int | None
         session = getattr(request, alias, None)
         if session is not None and "session" not in options:
             options["session"] = session
-    if (user := first_given(request, "user", "safety_identifier")) is not None:
+    # OpenAI replaces `user` by two fields of different meaning, and clients send all three.
+    user = getattr(request, "safety_identifier", None) or getattr(request, "user", None)
+    if user is not None:
         call.facts["user"] = user
     if request.return_progress and not request.stream:
         name = "return_progress"
