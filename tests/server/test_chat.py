@@ -203,6 +203,15 @@ async def test_errors_after_the_first_byte_are_the_last_event(slow: Engine) -> N
     assert answer.is_whole
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_limit_of_time_names_itself(slow: Engine, stream: bool) -> None:
+    client = AsgiClient(create_app(slow))
+    busy = [slow.generate("x", max_tokens=3000) for _ in range(2)]
+    answer = await client.post(PATH, {"messages": HELLO, "queue_timeout": 0.05, "stream": stream})
+    assert (answer.status, answer.error["param"]) == (408, "queue_timeout")
+    del busy
+
+
 async def test_a_full_queue_says_when_to_come_back(slow: Engine) -> None:
     client = AsgiClient(create_app(slow))
     busy = [slow.generate("x", max_tokens=3000) for _ in range(4)]
