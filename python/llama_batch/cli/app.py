@@ -21,6 +21,7 @@ FAILED, USAGE, NO_MODEL, INTERRUPTED, NO_READER = 1, 2, 3, 130, 141
 _COMMANDS = {
     "run": ("llama_batch.cli.run", "Answer prompts, or a file of them, all at once."),
     "chat": ("llama_batch.cli.chat", "Talk with a model in the terminal."),
+    "serve": ("llama_batch.cli.serve", "Serve a model over HTTP, as OpenAI and llama-server do."),
     "models": ("llama_batch.cli.models", "List, fetch, check and remove the models in the cache."),
     "info": ("llama_batch.cli.info", "Tell what a model is and how much memory it takes."),
 }

@@ -1,0 +1,295 @@
+"""`/v1/chat/completions`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from llama_batch.server import shapes
+from llama_batch.server.asking import (
+    beside,
+    check_limits,
+    check_model,
+    check_n_messages,
+    check_prompt,
+    first_given,
+    options_of,
+    structure,
+    submit,
+)
+from llama_batch.server.failures import HttpError, not_served
+from llama_batch.server.sse import DONE, SseStream, event, text_event
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from llama_batch.generation import Generation
+    from llama_batch.server.progress import Reading
+    from llama_batch.server.requests import ChatRequest
+    from llama_batch.server.service import Call
+    from llama_batch.types import Completion
+
+
+async def chat_completions(call: Call, request: ChatRequest) -> dict[str, Any] | None:
+    """Answer a chat."""
+    call.prompt_field = "messages"
+    name = check_model(call, request.model)
+    check_n_messages(call, request.messages)
+    messages = await beside(call, request.checked_messages)
+    options = _options(call, request)
+    check_limits(call, options)
+    for place, message in enumerate(messages):
+        check_prompt(call, message.get("content", ""), f"messages.{place}.content")
+    stream_options = request.options_of_stream()
+    if call.service.settings.log_prompts:
+        call.facts["prompt"] = messages
+    head = shapes.Head.new("chatcmpl", name)
+    call.facts["id"] = head.id
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(call.service.admitted(call.client))
+        if request.return_progress:
+            stack.enter_context(call.service.progress.following())
+        chat: Any = call.service.engine.chat
+        generation = await submit(call, lambda: chat(messages, **options), options)
+        if not request.stream:
+            [done] = await call.completions([generation])
+            call.told([done])
+            made = shapes.chat_completion(head, done)
+            return (
+                made if request.prompt_logprobs is None else {**made, "prompt_logprobs": shapes.prompt_logprobs(done)}
+            )
+        stream = _ChatStream(call, head, generation)
+        await stream.send(
+            n=options.get("n", 1),
+            ping_s=ping_s(request.sse_ping_interval),
+            progress=bool(request.return_progress),
+            usage=bool(stream_options.include_usage),
+        )
+    return None
+
+
+def ping_s(asked: int | None) -> float | None:
+    """llama-server's `sse_ping_interval` as the stream takes it."""
+    return None if asked is None else float(max(0, asked))
+
+
+def _options(call: Call, request: ChatRequest) -> dict[str, Any]:
+    options = options_of(call, request, first_given(request, "max_completion_tokens", "max_tokens", "n_predict"))
+    structure(request, options)
+    if request.n_probs:
+        options["logprobs"] = request.n_probs
+    if request.logprobs:
+        options["logprobs"] = request.top_logprobs or 0
+    elif request.top_logprobs:
+        name = "top_logprobs"
+        raise HttpError(400, f"{name!r} goes with 'logprobs': true", code="invalid_value", param=name)
+    if request.prompt_logprobs is not None and request.stream:
+        raise not_served("prompt_logprobs", "it is not streamed")
+    _template_options(call, request, options)
+    _tool_options(call, request, options)
+    return options
+
+
+def _template_options(call: Call, request: ChatRequest, options: dict[str, Any]) -> None:
+    """What the chat template is told, where the engine can tell it."""
+    needs = call.service.needs_chat
+    if request.chat_template is not None:
+        if not call.service.settings.trust_chat_template:
+            message = "'chat_template': this server renders with the model's own"
+            raise HttpError(403, message, code="chat_template", param="chat_template")
+        needs("chat_template", "chat_template")
+        options["chat_template"] = request.chat_template
+    if request.enable_thinking is not None:
+        needs("enable_thinking", "enable_thinking")
+        options["enable_thinking"] = request.enable_thinking
+    variables = dict(request.chat_template_kwargs or {})
+    if request.reasoning_effort == "none":
+        needs("enable_thinking", "reasoning_effort")
+        options.setdefault("enable_thinking", False)
+    elif request.reasoning_effort is not None:
+        needs("chat_template_kwargs", "reasoning_effort")
+        variables.setdefault("reasoning_effort", request.reasoning_effort)
+    if variables:
+        needs("chat_template_kwargs", "chat_template_kwargs")
+        options["chat_template_kwargs"] = variables
+    if request.continue_final_message:
+        if request.add_generation_prompt:
+            name = "add_generation_prompt"
+            raise HttpError(400, f"{name!r} excludes 'continue_final_message'", code="invalid_value", param=name)
+        needs("continue_final_message", "continue_final_message")
+        options["continue_final_message"] = True
+    elif request.add_generation_prompt is False:
+        name = "add_generation_prompt"
+        message = f"{name!r} is false with 'continue_final_message' only"
+        raise HttpError(400, message, code="invalid_value", param=name)
+
+
+def _tool_options(call: Call, request: ChatRequest, options: dict[str, Any]) -> None:
+    if not request.tools:
+        if request.tool_choice not in (None, "none", "auto"):
+            raise HttpError(400, "'tool_choice' goes with 'tools'", code="invalid_value", param="tool_choice")
+        return
+    call.service.needs_chat("tools", "tools")
+    for place, tool in enumerate(request.tools):
+        function = tool.get("function")
+        if (
+            tool.get("type") != "function"
+            or not isinstance(function, dict)
+            or not isinstance(function.get("name"), str)
+        ):
+            name = f"tools.{place}"
+            raise HttpError(400, f"{name!r} is no function with a name", code="invalid_value", param=name)
+    options["tools"] = request.tools
+    if request.tool_choice is not None:
+        options["tool_choice"] = request.tool_choice
+    if request.parallel_tool_calls is not None:
+        options["parallel_tool_calls"] = request.parallel_tool_calls
+
+
+class _ChatStream:
+    """A chat's answer, sent as it is made."""
+
+    def __init__(self, call: Call, head: shapes.Head, generation: Generation) -> None:
+        self._call, self._head, self._generation = call, head, generation
+        self._begun: dict[int, Callable[[str], bytes]] = {}
+
+    async def send(self, *, n: int, ping_s: float | None, progress: bool, usage: bool) -> None:
+        """Send all of it."""
+        generation, call = self._generation, self._call
+        out = SseStream(call, ping_s)
+        async with out.carrying([generation]):
+            async with telling_progress(call, generation, out, self._progress_chunk, wanted=progress) as told_all:
+                async for piece in _pieces(generation):
+                    await told_all()
+                    await out.write(self._events_of(piece))
+            done = await generation
+            if call.is_gone:
+                return
+            call.told([done])
+            await out.write(self._end(done, n, usage=usage) + DONE)
+
+    def _progress_chunk(self, progress: dict[str, Any]) -> dict[str, Any]:
+        return {**shapes.chat_chunk(self._head, 0, {}), "prompt_progress": progress}
+
+    def _events_of(self, piece: Any) -> bytes:
+        choice: int = piece.choice
+        before = b"" if choice in self._begun else self._beginning(choice)
+        text = piece if isinstance(piece, str) else _plain_text(piece)
+        if text is not None and piece.logprobs is None:
+            return before + self._begun[choice](text) if text else before
+        delta: dict[str, Any] = {"content": str(piece)} if isinstance(piece, str) else _delta(piece)
+        logprobs = shapes.chat_logprobs(piece.logprobs)
+        return before + event(shapes.chat_chunk(self._head, choice, delta, logprobs=logprobs))
+
+    def _beginning(self, choice: int) -> bytes:
+        """The first chunk of a choice, which says whose turn it is."""
+        self._begun[choice] = text_event(lambda text: shapes.chat_chunk(self._head, choice, {"content": text}))
+        return event(shapes.chat_chunk(self._head, choice, {"role": "assistant", "content": ""}))
+
+    def _end(self, done: Completion, n: int, *, usage: bool) -> bytes:
+        """The last chunks: why each choice ended, and what all used."""
+        parts = []
+        for index, choice in enumerate(done.choices[:n]):
+            if index not in self._begun:
+                parts.append(self._beginning(index))
+            chunk = shapes.chat_chunk(self._head, index, {}, finish_reason=shapes.finish_reason(choice))
+            if index + 1 == len(done.choices):
+                chunk["timings"] = shapes.timings(done)
+            parts.append(event(chunk))
+        if usage:
+            head = self._head.as_dict("chat.completion.chunk")
+            parts.append(event({**head, "choices": [], "usage": shapes.usage([done]), "timings": shapes.timings(done)}))
+        return b"".join(parts)
+
+
+def _pieces(generation: Generation) -> AsyncIterator[Any]:
+    """What a chat's answer is made of: deltas of a message, where the engine makes them, or text."""
+    deltas = getattr(generation, "deltas", None)
+    return generation if deltas is None else deltas()
+
+
+def _plain_text(piece: Any) -> str | None:
+    """The text of a delta that is nothing else."""
+    return None if piece.reasoning_content or piece.tool_calls else str(piece.content)
+
+
+def _delta(piece: Any) -> dict[str, Any]:
+    """A delta of a message, in OpenAI's shape; of its members those that say something."""
+    delta: dict[str, Any] = {}
+    if piece.reasoning_content:
+        delta["reasoning_content"] = piece.reasoning_content
+    if piece.content:
+        delta["content"] = piece.content
+    if piece.tool_calls:
+        delta["tool_calls"] = [_tool_call(call) for call in piece.tool_calls]
+    return delta
+
+
+def _tool_call(call: Any) -> dict[str, Any]:
+    made: dict[str, Any] = {"index": call.index}
+    if call.id:
+        made |= {"id": call.id, "type": "function"}
+    function = {name: getattr(call, name) for name in ("name", "arguments") if getattr(call, name) is not None}
+    return {**made, "function": function}
+
+
+@contextlib.asynccontextmanager
+async def telling_progress(
+    call: Call, generation: Generation, out: SseStream, make: Callable[[dict[str, Any]], Any], *, wanted: bool
+) -> AsyncIterator[Callable[[], Any]]:
+    """The time in which a stream tells how much of its prompt has been read.
+
+    Args:
+        call: the request; it follows the board already.
+        generation: the engine's request.
+        out: the stream.
+        make: makes the value of an event from `prompt_progress`.
+        wanted: whether to tell at all.
+
+    Yields:
+        To be awaited before each piece of the answer: tells the end, once.
+    """
+    if not wanted:
+        yield _nothing
+        return
+    progress = _Progress(call, generation, out, make)
+    task = asyncio.create_task(progress.tell())
+    try:
+        yield progress.finish
+    finally:
+        task.cancel()
+
+
+async def _nothing() -> None:
+    """Tell nothing."""
+
+
+class _Progress:
+    """How much of one prompt has been read, and how much of that was told."""
+
+    def __init__(
+        self, call: Call, generation: Generation, out: SseStream, make: Callable[[dict[str, Any]], Any]
+    ) -> None:
+        self._board, self._request_id = call.service.progress, generation.request_id
+        self._out, self._make = out, make
+        self._reading: Reading | None = None
+        self._is_over = False
+
+    async def tell(self) -> None:
+        """Tell each step, until all is told."""
+        self._reading = reading = await self._board.reading(self._request_id)
+        while not self._is_over:
+            await reading.changed.wait()
+            reading.changed.clear()
+            if not self._is_over:
+                self._is_over = reading.n_left <= 0
+                await self._out.write(event(self._make(reading.as_dict())))
+
+    async def finish(self) -> None:
+        """Tell the end, if that was not told yet: the answer begins."""
+        if not self._is_over and self._reading is not None:
+            self._reading.n_processed = self._reading.n_total
+            self._is_over = True
+            await self._out.write(event(self._make(self._reading.as_dict())))
+        self._is_over = True

@@ -1,0 +1,90 @@
+"""`/v1/embeddings`, and llama-server's `/embedding`."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from typing import TYPE_CHECKING, Any
+
+from llama_batch.server.asking import beside, check_model, check_prompt, priority_of
+from llama_batch.server.failures import HttpError
+
+if TYPE_CHECKING:
+    from llama_batch.server.requests import EmbeddingRequest
+    from llama_batch.server.service import Call
+
+
+async def embeddings(call: Call, request: EmbeddingRequest) -> dict[str, Any]:
+    """A vector for each text, in OpenAI's shape."""
+    if request.pooling == "none":
+        message = "'pooling': with 'none' a text has several vectors, for which /embedding has a place"
+        raise HttpError(400, message, code="invalid_value", param="pooling")
+    made = await _embedded(call, request)
+    encode = _base64 if request.encoding_format == "base64" else _numbers
+    data = [{"object": "embedding", "index": i, "embedding": encode(vector)} for i, vector in enumerate(made.vectors)]
+    n_tokens = made.usage.prompt_tokens
+    usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
+    return {"object": "list", "data": data, "model": check_model(call, request.model), "usage": usage}
+
+
+async def embedding(call: Call, request: EmbeddingRequest) -> list[dict[str, Any]]:
+    """The vectors of each text, in llama-server's shape: one, or those of all its tokens with `pooling` "none"."""
+    made = await _embedded(call, request)
+    rows = []
+    for i, vector in enumerate(made.vectors):
+        numbers = _numbers(vector)
+        width = made.n_embd if request.pooling == "none" else max(1, len(numbers))
+        parts = [numbers[at : at + width] for at in range(0, len(numbers), width)]
+        rows.append({"index": i, "embedding": parts})
+    return rows
+
+
+async def _embedded(call: Call, request: EmbeddingRequest) -> Any:
+    call.prompt_field = "input"
+    if request.user is not None:
+        call.facts["user"] = request.user
+    check_model(call, request.model)
+    embed: Any = getattr(call.service.engine, "embed", None)
+    if embed is None:
+        raise HttpError(501, "this engine makes no embeddings", code="not_supported")
+    texts = _texts(request)
+    if len(texts) > call.service.settings.max_texts:
+        message = f"there are {len(texts)} texts; one request may have {call.service.settings.max_texts}"
+        raise HttpError(400, message, code="too_many_choices", param="input")
+    for text in texts:
+        check_prompt(call, text, "input")
+    options: dict[str, Any] = {"normalize": 2 if request.embd_normalize is None else request.embd_normalize}
+    for name in ("pooling", "timeout"):
+        if (value := getattr(request, name)) is not None:
+            options[name] = value
+    if priority := priority_of(call, request.priority):
+        options["priority"] = priority
+    with call.service.admitted(call.client):
+        job = await beside(call, lambda: embed(texts, **options))
+        made = await call.attended(job)
+    call.client.charge(made.usage.prompt_tokens)
+    call.facts["prompt_tokens"] = made.usage.prompt_tokens
+    return made
+
+
+def _texts(request: EmbeddingRequest) -> list[Any]:
+    given: Any = request.input if request.input is not None else request.content
+    if given is None:
+        raise HttpError(400, "'input' is missing", code="invalid_value", param="input")
+    if request.input is not None and request.content is not None:
+        raise HttpError(400, "'input' and 'content' are the same field", code="invalid_value", param="content")
+    if isinstance(given, str) or (given and isinstance(given[0], int)):
+        return [given]
+    if not given:
+        raise HttpError(400, "'input' is an empty list", code="empty_prompt", param="input")
+    return list(given)
+
+
+def _numbers(vector: Any) -> list[float]:
+    return [float(x) for x in vector]
+
+
+def _base64(vector: Any) -> str:
+    """Little-endian floats of 32 bits, as OpenAI packs them."""
+    numbers = _numbers(vector)
+    return base64.b64encode(struct.pack(f"<{len(numbers)}f", *numbers)).decode()
