@@ -78,7 +78,7 @@ DELTAS = (
 class Told(Completion):
     """A completion that is a message too."""
 
-    message: Message | None = None
+    message: Message | None = None  # type: ignore[assignment]
 
 
 class Thinking(Engine):
