@@ -261,8 +261,10 @@ class _Native:
 
     def _tell(self, message: ChatMessage, *, is_whole: bool) -> Added:
         told = self._told
-        content = _more(told.content, message.content)
-        reasoning = _more(told.reasoning, message.reasoning_content)
+        said, thought = message.content, message.reasoning_content
+        if not is_whole:  # white space at the end waits for what comes behind it
+            said, thought = said.rstrip(), thought.rstrip()
+        content, reasoning = _more(told.content, said), _more(told.reasoning, thought)
         told.content += content
         told.reasoning += reasoning
         calls: list[ToolCallDelta] = []
