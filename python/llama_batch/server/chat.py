@@ -120,9 +120,13 @@ def _template_options(call: Call, request: ChatRequest, options: dict[str, Any])
         needs("continue_final_message", "continue_final_message")
         options["continue_final_message"] = True
     elif request.add_generation_prompt is False:
-        name = "add_generation_prompt"
-        message = f"{name!r} is false with 'continue_final_message' only"
-        raise HttpError(400, message, code="invalid_value", param=name)
+        needs("add_generation_prompt", "add_generation_prompt")
+        options["add_generation_prompt"] = False
+    if request.reasoning_format == "deepseek-legacy":
+        raise not_served("reasoning_format", "reasoning stands in `reasoning_content`, or in the answer")
+    if request.reasoning_format == "none":
+        needs("reasoning_format", "reasoning_format")
+        options["reasoning_format"] = "none"
 
 
 def _tool_options(call: Call, request: ChatRequest, options: dict[str, Any]) -> None:
