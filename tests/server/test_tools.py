@@ -201,6 +201,14 @@ async def test_templates_of_requests_need_the_operators_trust(thinking: Thinking
     assert (answer.status, answer.error["param"]) == (403, "chat_template")
 
 
+@pytest.mark.parametrize("path", ["/etc/hostname", "template.jinja", "", "a b"])
+async def test_a_template_from_outside_is_never_a_file(thinking: Thinking, path: str) -> None:
+    client = AsgiClient(create_app(thinking, trust_chat_template=True))
+    answer = await client.post(PATH, {"messages": HELLO, "chat_template": path})
+    assert (answer.status, answer.error["param"]) == (400, "chat_template")
+    assert not hasattr(thinking, "asked")
+
+
 async def test_tools_that_are_wrong_are_refused(thinking: Thinking) -> None:
     client = AsgiClient(create_app(thinking, max_schema_bytes=1000))
     large = {**TOOL, "function": {"name": "f", "description": "x" * 2000}}

@@ -99,6 +99,10 @@ def _template_options(call: Call, request: ChatRequest, options: dict[str, Any])
             message = "'chat_template': this server renders with the model's own"
             raise HttpError(403, message, code="chat_template", param="chat_template")
         needs("chat_template", "chat_template")
+        if "{" not in request.chat_template:
+            # The engine takes the path of a file too: whoever asks from outside has no say in which files are read.
+            message = "'chat_template' is the text of a template, which has a { in it"
+            raise HttpError(400, message, code="invalid_value", param="chat_template")
         options["chat_template"] = request.chat_template
     if request.enable_thinking is not None:
         needs("enable_thinking", "enable_thinking")
