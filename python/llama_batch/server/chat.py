@@ -95,15 +95,7 @@ def _template_options(call: Call, request: ChatRequest, options: dict[str, Any])
     """What the chat template is told, where the engine can tell it."""
     needs = call.service.needs_chat
     if request.chat_template is not None:
-        if not call.service.settings.trust_chat_template:
-            message = "'chat_template': this server renders with the model's own"
-            raise HttpError(403, message, code="chat_template", param="chat_template")
-        needs("chat_template", "chat_template")
-        if "{" not in request.chat_template:
-            # The engine takes the path of a file too: whoever asks from outside has no say in which files are read.
-            message = "'chat_template' is the text of a template, which has a { in it"
-            raise HttpError(400, message, code="invalid_value", param="chat_template")
-        options["chat_template"] = request.chat_template
+        options["chat_template"] = _own_template(call, request.chat_template)
     if request.enable_thinking is not None:
         needs("enable_thinking", "enable_thinking")
         options["enable_thinking"] = request.enable_thinking
@@ -131,6 +123,19 @@ def _template_options(call: Call, request: ChatRequest, options: dict[str, Any])
     if request.reasoning_format == "none":
         needs("reasoning_format", "reasoning_format")
         options["reasoning_format"] = "none"
+
+
+def _own_template(call: Call, template: str) -> str:
+    """A template that a request brings, where the operator trusts them."""
+    name = "chat_template"
+    if not call.service.settings.trust_chat_template:
+        raise HttpError(403, f"{name!r}: this server renders with the model's own", code=name, param=name)
+    call.service.needs_chat(name, name)
+    if "{" not in template:
+        # The engine takes the path of a file too: whoever asks from outside has no say in which files are read.
+        message = f"{name!r} is the text of a template, which has a {{ in it"
+        raise HttpError(400, message, code="invalid_value", param=name)
+    return template
 
 
 def _tool_options(call: Call, request: ChatRequest, options: dict[str, Any]) -> None:
