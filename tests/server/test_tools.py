@@ -97,6 +97,8 @@ class Thinking(Engine):
         chat_template_kwargs: Any = None,
         chat_template: Any = None,
         continue_final_message: bool = False,
+        add_generation_prompt: bool = True,
+        reasoning_format: Any = None,
         **options: Any,
     ) -> Generation:
         given = {
@@ -107,6 +109,8 @@ class Thinking(Engine):
             "chat_template_kwargs": chat_template_kwargs,
             "chat_template": chat_template,
             "continue_final_message": continue_final_message or None,
+            "add_generation_prompt": None if add_generation_prompt else False,
+            "reasoning_format": reasoning_format,
         }
         self.asked = {name: value for name, value in given.items() if value is not None}
         generation = super().chat(messages, **options)
@@ -183,6 +187,9 @@ async def test_what_templates_are_told_is_passed_on(thinking: Thinking) -> None:
         ({"chat_template_kwargs": {"a": 1}}, {"chat_template_kwargs": {"a": 1}}),
         ({"chat_template": "{{ x }}"}, {"chat_template": "{{ x }}"}),
         ({"continue_final_message": True, "add_generation_prompt": False}, {"continue_final_message": True}),
+        ({"add_generation_prompt": False}, {"add_generation_prompt": False}),
+        ({"reasoning_format": "none"}, {"reasoning_format": "none"}),
+        ({"reasoning_format": "deepseek"}, {}),
     ):
         assert (await client.post(PATH, {"messages": HELLO, "max_tokens": 1, **fields})).status == 200
         assert thinking.asked == asked
@@ -192,6 +199,14 @@ async def test_templates_of_requests_need_the_operators_trust(thinking: Thinking
     client = AsgiClient(create_app(thinking))
     answer = await client.post(PATH, {"messages": HELLO, "chat_template": "{{ x }}"})
     assert (answer.status, answer.error["param"]) == (403, "chat_template")
+
+
+@pytest.mark.parametrize("path", ["/etc/hostname", "template.jinja", "", "a b"])
+async def test_a_template_from_outside_is_never_a_file(thinking: Thinking, path: str) -> None:
+    client = AsgiClient(create_app(thinking, trust_chat_template=True))
+    answer = await client.post(PATH, {"messages": HELLO, "chat_template": path})
+    assert (answer.status, answer.error["param"]) == (400, "chat_template")
+    assert not hasattr(thinking, "asked")
 
 
 async def test_tools_that_are_wrong_are_refused(thinking: Thinking) -> None:
@@ -226,6 +241,9 @@ async def test_an_engine_without_them_refuses_them_by_name() -> None:
             ({"reasoning_effort": "low"}, "reasoning_effort"),
             ({"chat_template_kwargs": {"a": 1}}, "chat_template_kwargs"),
             ({"continue_final_message": True}, "continue_final_message"),
+            ({"add_generation_prompt": False}, "add_generation_prompt"),
+            ({"reasoning_format": "none"}, "reasoning_format"),
+            ({"reasoning_format": "deepseek-legacy"}, "reasoning_format"),
         ):
             answer = await client.post(PATH, {"messages": HELLO, "max_tokens": 1, **fields})
             assert (answer.status, answer.error["param"]) == (501, name)

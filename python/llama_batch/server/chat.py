@@ -95,11 +95,7 @@ def _template_options(call: Call, request: ChatRequest, options: dict[str, Any])
     """What the chat template is told, where the engine can tell it."""
     needs = call.service.needs_chat
     if request.chat_template is not None:
-        if not call.service.settings.trust_chat_template:
-            message = "'chat_template': this server renders with the model's own"
-            raise HttpError(403, message, code="chat_template", param="chat_template")
-        needs("chat_template", "chat_template")
-        options["chat_template"] = request.chat_template
+        options["chat_template"] = _own_template(call, request.chat_template)
     if request.enable_thinking is not None:
         needs("enable_thinking", "enable_thinking")
         options["enable_thinking"] = request.enable_thinking
@@ -120,9 +116,26 @@ def _template_options(call: Call, request: ChatRequest, options: dict[str, Any])
         needs("continue_final_message", "continue_final_message")
         options["continue_final_message"] = True
     elif request.add_generation_prompt is False:
-        name = "add_generation_prompt"
-        message = f"{name!r} is false with 'continue_final_message' only"
+        needs("add_generation_prompt", "add_generation_prompt")
+        options["add_generation_prompt"] = False
+    if request.reasoning_format == "deepseek-legacy":
+        raise not_served("reasoning_format", "reasoning stands in `reasoning_content`, or in the answer")
+    if request.reasoning_format == "none":
+        needs("reasoning_format", "reasoning_format")
+        options["reasoning_format"] = "none"
+
+
+def _own_template(call: Call, template: str) -> str:
+    """A template that a request brings, where the operator trusts them."""
+    name = "chat_template"
+    if not call.service.settings.trust_chat_template:
+        raise HttpError(403, f"{name!r}: this server renders with the model's own", code=name, param=name)
+    call.service.needs_chat(name, name)
+    if "{" not in template:
+        # The engine takes the path of a file too: whoever asks from outside has no say in which files are read.
+        message = f"{name!r} is the text of a template, which has a {{ in it"
         raise HttpError(400, message, code="invalid_value", param=name)
+    return template
 
 
 def _tool_options(call: Call, request: ChatRequest, options: dict[str, Any]) -> None:

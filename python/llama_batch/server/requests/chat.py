@@ -144,10 +144,13 @@ class ChatRequest(GenerationBody):
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = Field(
         None, description="How much it does, for templates that know of it; `none` is `enable_thinking: false`."
     )
+    reasoning_format: Literal["auto", "none", "deepseek", "deepseek-legacy"] | None = Field(
+        None, description="`none` leaves reasoning in the answer; otherwise it stands in `reasoning_content`."
+    )
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="Variables for the chat template.")
     chat_template: str | None = Field(None, description="A template of one's own, where the operator trusts them.")
     continue_final_message: bool | None = Field(None, description="Go on with the last message.")
-    add_generation_prompt: bool | None = Field(None, description="False only with `continue_final_message`.")
+    add_generation_prompt: bool | None = Field(None, description="End the chat with what begins the answer.")
     user: str | None = Field(None, max_length=512, description="Who asks; stands in the log.")
     safety_identifier: str | None = Field(None, max_length=512, description="OpenAI's newer name for it.")
     prompt_cache_key: str | None = Field(None, max_length=512, description="OpenAI's name for `session`.")
@@ -163,7 +166,6 @@ class ChatRequest(GenerationBody):
         "web_search_options": ((), "the web is not searched"),
         "functions": (([],), "`tools` is its successor"),
         "function_call": (("none", "auto"), "`tool_choice` is its successor"),
-        "reasoning_format": (("auto", "deepseek"), "reasoning stands in `reasoning_content`"),
         "thinking_forced_open": ((False,), "the template decides"),
         "reasoning_budget_tokens": ((-1,), "`max_tokens` limits the whole answer"),
         "echo": ((False,), "a chat is not repeated"),
