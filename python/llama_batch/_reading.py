@@ -286,7 +286,8 @@ class _Native:
             ToolCall(call["id"] or f"call_{self._key}{index:02x}", call["name"], call["arguments"])
             for index, call in enumerate(fields["tool_calls"])
         )
-        return ChatMessage(fields["content"], fields["reasoning_content"], calls)
+        content = fields["content"].rstrip() if calls else fields["content"]
+        return ChatMessage(content, fields["reasoning_content"].rstrip(), calls)
 
 
 def _more(told: str, now: str) -> str:
