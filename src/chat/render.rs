@@ -147,7 +147,7 @@ pub fn render(
     let tokens = controls.tokens(&made.prompt, &plain, tokenizer)?;
     let syntax = if by_hand.is_some() {
         json!({"kind": "by_hand", "key": fresh_key(), "in_call": choice == ToolChoice::Required})
-    } else if reads(template, calls) {
+    } else if reads(asked, template, calls) {
         native_syntax(asked, &made)
     } else {
         json!({"kind": "plain"})
@@ -165,9 +165,9 @@ fn thinks(asked: &Asked, template: &dyn Template) -> bool {
     template.thinks() && asked.enable_thinking != Some(false)
 }
 
-/// Whether llama.cpp has to read the answer: it may hold calls, or thoughts.
-fn reads(template: &dyn Template, calls: bool) -> bool {
-    calls || template.thinks()
+/// Whether llama.cpp has to read the answer: it may hold calls or thoughts, or go on with what was said.
+fn reads(asked: &Asked, template: &dyn Template, calls: bool) -> bool {
+    calls || template.thinks() || asked.continue_final_message
 }
 
 /// What the template is given.
@@ -186,7 +186,7 @@ fn given(
         "enable_thinking": asked.enable_thinking.unwrap_or(true),
         "reasoning": asked.separate_reasoning,
         "kwargs": asked.chat_template_kwargs,
-        "pure": !reads(template, calls),
+        "pure": !reads(asked, template, calls),
     });
     if !tools.is_empty() {
         given["tools"] = tools.into();
