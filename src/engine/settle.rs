@@ -12,12 +12,19 @@ use std::sync::{Arc, Mutex};
 /// Breakers that are remembered: each took a look at the whole vocabulary.
 const MAX_KNOWN: usize = 64;
 
-/// A request's prompt, and what else of it waits for the vocabulary.
+/// What of a request waits for the vocabulary.
 pub(super) struct Asked {
-    pub(super) prompt: Prompt,
-    pub(super) words: Words,
+    pub(super) input: Input,
     /// Answers.
     pub(super) n: u32,
+}
+
+/// What a request begins with.
+pub(super) enum Input {
+    /// A prompt, and what else of the request is in words.
+    Prompt(Prompt, Box<Words>),
+    /// Texts to embed.
+    Texts(Vec<Prompt>),
 }
 
 /// Makes tokens of words, and remembers what was costly.
@@ -29,7 +36,11 @@ pub(super) struct Settler {
 impl Settler {
     /// Complete a request.
     pub(super) fn settle(&self, asked: Asked, model: &Model, request: &mut Request) -> Result<(), Error> {
-        let Asked { prompt, words, n: _ } = asked;
+        let Asked { input, n: _ } = asked;
+        let (prompt, words) = match input {
+            Input::Prompt(prompt, words) => (prompt, words),
+            Input::Texts(texts) => return embed(texts, model, request),
+        };
         request.prompt = prompt.tokens(model)?;
         let tokenizer = &*model.tokenizer;
         request.sampling.tokens = token_rules(&words, tokenizer)?;
@@ -57,6 +68,22 @@ impl Settler {
         }
         Arc::new(all)
     }
+}
+
+/// The tokens of texts. What is wrong with one names it.
+fn embed(texts: Vec<Prompt>, model: &Model, request: &mut Request) -> Result<(), Error> {
+    let is_one = texts.len() == 1;
+    let tokens = |(index, text): (usize, Prompt)| {
+        text.tokens(model).map_err(|error| match error {
+            Error::Prompt(what) if !is_one => Error::Prompt(format!("text {index} of the input: {what}")),
+            other => other,
+        })
+    };
+    let texts: Vec<Arc<[Token]>> = texts.into_iter().enumerate().map(tokens).collect::<Result<_, _>>()?;
+    if let Some(embed) = &mut request.embed {
+        embed.texts = texts.into();
+    }
+    Ok(())
 }
 
 fn breakers_of(text: &str, tokenizer: &dyn Tokenizer) -> Breakers {

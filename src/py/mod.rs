@@ -3,6 +3,7 @@
 //! The public classes are written in Python over these; see `python/llama_batch/`.
 
 mod convert;
+mod embeddings;
 mod engine;
 mod errors;
 mod events;
@@ -56,7 +57,10 @@ fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyDict
         n_prefix_cache_tokens,
         n_generated_tokens,
         n_parked,
-        n_evicted
+        n_evicted,
+        embedding_requests,
+        n_embedded_texts,
+        n_embedded_tokens
     );
     Ok(dict)
 }

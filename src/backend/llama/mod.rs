@@ -8,6 +8,8 @@ mod cells;
 mod context;
 mod decode;
 mod draws;
+mod embed;
+mod encoder;
 mod ffi;
 mod gguf;
 mod load;
@@ -23,6 +25,7 @@ mod template;
 mod tokenizer;
 
 pub use decode::LlamaBackend;
+pub use encoder::{EncoderBackend, backend};
 pub use load::{Device, devices, load, shards};
 pub use logs::{Drained, Level, Line, drain as drain_logs, set_level as set_log_level};
 pub use machine::{available_memory, n_physical_cores};
