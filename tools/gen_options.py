@@ -225,9 +225,9 @@ def long_text(text: str) -> str:
 
 
 def repr_double(text: str) -> str:
-    """A string literal as ruff writes it: double quotes, unless the text has them."""
-    if '"' in text and "'" not in text:
-        return f"'{text}'"
+    """A string literal as ruff writes it: in double quotes, unless the text has more of them than of single ones."""
+    if text.count('"') > text.count("'"):
+        return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 

@@ -1229,8 +1229,8 @@ EMBED_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
             type='Literal["auto", "mean", "cls", "last", "none"]',
             default="auto",
             doc=(
-                "How the vectors of a text's tokens become one: \"mean\", \"cls\" (the first token's), \"last\", or "
-                "\"none\" (they stay apart). \"auto\" takes the model's own way, the mean where it has none."
+                'How the vectors of a text\'s tokens become one: "mean", "cls" (the first token\'s), "last", or '
+                '"none" (they stay apart). "auto" takes the model\'s own way, the mean where it has none.'
             ),
             choices=("auto", "mean", "cls", "last", "none"),
             aliases=("pooling_type",),

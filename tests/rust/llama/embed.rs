@@ -70,7 +70,9 @@ fn pooled_here_they_are_what_llama_cpp_pools() {
             let likeness = cosine(vector, &expected);
             assert!(likeness > 0.9999, "{ours:?}: {likeness}");
             let (a, b) = (cosine(vector, vector), vector.iter().map(|x| x.abs()).fold(0.0, f32::max));
-            assert!((a - 1.0).abs() < 1e-9 && (b / expected.iter().map(|x| x.abs()).fold(0.0, f32::max) - 1.0).abs() < 0.05);
+            assert!(
+                (a - 1.0).abs() < 1e-9 && (b / expected.iter().map(|x| x.abs()).fold(0.0, f32::max) - 1.0).abs() < 0.05
+            );
         }
     }
 }

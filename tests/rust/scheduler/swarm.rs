@@ -208,11 +208,7 @@ fn swarm(config: &SimConfig, options: &SchedulerOptions, happenings: &[Happening
                 }
             }
             Happening::Embed { lens, priority, timeout_ms } => {
-                let r = Request {
-                    priority: *priority,
-                    timeout: timeout_ms.map(Duration::from_millis),
-                    ..embedding(next, (0..).zip(lens).map(|(i, len)| tokens(next * 9 + i, *len)).collect())
-                };
+                let r = embedding_of(next, lens, *priority, *timeout_ms);
                 if sim.submit(r.clone()).is_ok() {
                     requests.insert(next, r);
                 }
@@ -236,14 +232,24 @@ fn swarm(config: &SimConfig, options: &SchedulerOptions, happenings: &[Happening
     }
     run_on(&mut sim, &mut seen);
     assert_eq!(seen.ends.len(), requests.len(), "every request that was taken ended, and nothing is left");
+    check_results(config, &requests, &seen);
+}
+
+fn embedding_of(id: u64, lens: &[u32], priority: i32, timeout_ms: Option<u64>) -> Request {
+    let texts = (0..).zip(lens).map(|(i, len)| tokens(id * 9 + i, *len)).collect();
+    Request { priority, timeout: timeout_ms.map(Duration::from_millis), ..embedding(id, texts) }
+}
+
+/// Whoever ended well got what it gets alone.
+fn check_results(config: &SimConfig, requests: &BTreeMap<u64, Request>, seen: &Seen) {
     for (id, finished) in &seen.ends {
         if matches!(finished.end, Ok(FinishReason::MaxTokens | FinishReason::Stop)) {
             let expected = alone_in(config, &requests[id]);
             assert_eq!(seen.text.get(id).cloned().unwrap_or_default(), expected, "request {id} got its own text");
-            check_told(&requests[id], &seen, finished);
+            check_told(&requests[id], seen, finished);
         }
         let is_embedded = finished.end == Ok(FinishReason::Embedded);
-        assert_eq!(embedded(&seen, *id), is_embedded.then(|| embedded_alone(&requests[id])).as_ref());
+        assert_eq!(embedded(seen, *id), is_embedded.then(|| embedded_alone(&requests[id])).as_ref());
     }
 }
 
