@@ -12,7 +12,6 @@ use std::time::Duration;
 
 /// What a backend can embed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(clippy::struct_field_names, reason = "counts are named n_*")]
 pub struct EmbedLimits {
     /// Tokens of the longest text.
     pub n_text: u32,
@@ -160,8 +159,10 @@ impl Pool {
 pub fn normalize(values: &mut [f32], n_embd: u32, by: Normalize) {
     for vector in values.chunks_exact_mut(n_embd.max(1) as usize) {
         let norm = norm(vector, by);
-        if norm > 0.0 && norm != 1.0 {
-            vector.iter_mut().for_each(|value| *value = (f64::from(*value) / norm) as f32);
+        if norm > 0.0 && by.0 >= 0 {
+            for value in vector {
+                *value = (f64::from(*value) / norm) as f32;
+            }
         }
     }
 }
@@ -192,7 +193,9 @@ mod tests {
 
     fn pooled(pooling: Pooling, parts: &[&[f32]]) -> Vec<f32> {
         let mut pool = Pool::new(pooling, 2);
-        parts.iter().for_each(|part| pool.add(part));
+        for part in parts {
+            pool.add(part);
+        }
         pool.finish()
     }
 

@@ -74,9 +74,13 @@ impl Settler {
 fn embed(texts: Vec<Prompt>, model: &Model, request: &mut Request) -> Result<(), Error> {
     let is_one = texts.len() == 1;
     let tokens = |(index, text): (usize, Prompt)| {
-        text.tokens(model).map_err(|error| match error {
-            Error::Prompt(what) if !is_one => Error::Prompt(format!("text {index} of the input: {what}")),
-            other => other,
+        text.tokens(model).map_err(|error| {
+            if let Error::Prompt(what) = &error
+                && !is_one
+            {
+                return Error::Prompt(format!("text {index} of the input: {what}"));
+            }
+            error
         })
     };
     let texts: Vec<Arc<[Token]>> = texts.into_iter().enumerate().map(tokens).collect::<Result<_, _>>()?;

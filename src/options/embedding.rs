@@ -38,7 +38,15 @@ impl OptionType for Normalize {
             // As a number True would be another norm than the one that is meant.
             Value::Bool(wanted) => Ok(if *wanted { Self::EUCLIDEAN } else { Self::NONE }),
             Value::Int(_) => i32::read(value, range).map(Self),
-            other => Err(format!("must be one of {words:?} or the number of a norm, not {}", other.type_name())),
+            Value::None
+            | Value::Float(_)
+            | Value::List(_)
+            | Value::Map(_)
+            | Value::Key(_)
+            | Value::Callable(_)
+            | Value::Other(_) => {
+                Err(format!("must be one of {words:?} or the number of a norm, not {}", value.type_name()))
+            }
         }
     }
 
