@@ -234,7 +234,9 @@ fn a_pass_that_fails_is_done_again_and_who_fails_twice_fails_alone() {
     let two = || [embedding(1, texts(1, &[30, 30])), embedding(2, texts(2, &[2000]))];
     for fault in [Fault::KvFull, Fault::Fail(2), Fault::Fail(-1), Fault::Fail(-3)] {
         let mut sim = Simulation::new(config(1, 8192), options(1));
-        two().into_iter().for_each(|r| sim.submit(r).expect("room"));
+        for r in two() {
+            sim.submit(r).expect("room");
+        }
         sim.step();
         sim.inject(fault);
         let seen = run_all(&mut sim);
