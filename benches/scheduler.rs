@@ -29,6 +29,7 @@ fn tick(scheduler: &mut Scheduler, backend: &mut SimBackend) -> bool {
     let outcome = match &work {
         Work::Prepare(ops) => Outcome::Prepare(backend.prepare(ops)),
         Work::Decode(rows) => Outcome::Decode(backend.decode(rows)),
+        Work::Embed(parts) => Outcome::Embed(backend.embed(parts)),
         Work::Strategy(_) => Outcome::Strategy(Err("none".into())),
     };
     scheduler.apply(Time(1), work, outcome);

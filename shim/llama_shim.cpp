@@ -73,6 +73,10 @@ extern "C" int32_t lb_model_n_positions(const llama_model * model) {
     return model->pos_embd == nullptr ? INT32_MAX : (int32_t) model->pos_embd->ne[1];
 }
 
+extern "C" bool lb_model_is_causal(const llama_model * model) {
+    return model->hparams.causal_attn;
+}
+
 // Bytes of a row of n values of a type.
 static uint64_t row_bytes(ggml_type type, uint64_t n) {
     return n / ggml_blck_size(type) * ggml_type_size(type);
@@ -153,6 +157,17 @@ extern "C" int32_t lb_decode(llama_context * ctx, const llama_batch * batch, flo
         const int32_t code = llama_decode(ctx, *batch);
         if (code == 0) {
             *logits = llama_get_logits(ctx);
+        }
+        return code;
+    });
+}
+
+extern "C" int32_t lb_embed(llama_context * ctx, const llama_batch * batch, float ** rows, char * err, size_t err_cap) {
+    return lb_guard(err, err_cap, [&] {
+        *rows = nullptr;
+        const int32_t code = llama_decode(ctx, *batch);
+        if (code == 0) {
+            *rows = llama_get_embeddings(ctx);
         }
         return code;
     });

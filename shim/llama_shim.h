@@ -59,12 +59,18 @@ int32_t lb_model_window(const struct llama_model * model);
 // Positions that the model has embeddings for; INT32_MAX where positions are not embedded. ggml aborts beyond.
 int32_t lb_model_n_positions(const struct llama_model * model);
 
+// Whether each token looks at those before it only, where the options do not say.
+bool lb_model_is_causal(const struct llama_model * model);
+
 // What a context of this shape takes, roughly: the cache exactly, the compute buffers by their largest parts.
 // Returns 1, with the reason in `err`, when a cache type does not divide this model's heads.
 int32_t lb_context_need(const struct llama_model * model, const struct lb_shape * shape, struct lb_need * out, char * err, size_t err_cap);
 
 // llama_decode's own code; when it is 0, `logits` points to the rows that asked for them, in the order of the batch.
 int32_t lb_decode(struct llama_context * ctx, const struct llama_batch * batch, float ** logits, char * err, size_t err_cap);
+
+// The same in a context for embeddings: `rows` points to one vector for each row of the batch, in its order.
+int32_t lb_embed(struct llama_context * ctx, const struct llama_batch * batch, float ** rows, char * err, size_t err_cap);
 
 int32_t lb_seq_rm(struct llama_context * ctx, int32_t seq, int32_t p0, int32_t p1, bool * done, char * err, size_t err_cap);
 int32_t lb_seq_cp(struct llama_context * ctx, int32_t from, int32_t to, int32_t p0, int32_t p1, char * err, size_t err_cap);

@@ -27,6 +27,28 @@ impl TimeoutKind {
     }
 }
 
+/// What a text to embed has to fit into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TextBound {
+    /// One forward pass: each token looks at all others.
+    Pass,
+    /// The engine's context.
+    Context,
+    /// The context that the model was trained on.
+    Model,
+}
+
+impl TextBound {
+    /// In words, with the options that set it.
+    const fn words(self) -> &'static str {
+        match self {
+            Self::Pass => "one forward pass, in which this model reads a text whole (n_ubatch, n_batch)",
+            Self::Context => "the context (n_ctx)",
+            Self::Model => "the context that the model was trained on",
+        }
+    }
+}
+
 /// An error that reaches the caller.
 #[derive(Clone, Debug, PartialEq, thiserror::Error, Serialize, Deserialize)]
 pub enum Error {
@@ -81,6 +103,24 @@ pub enum Error {
         /// What one request may use. Unit: tokens.
         n_ctx: u32,
     },
+    /// A text to embed is longer than the model can read.
+    #[error("text {index} of the input has {n_tokens} tokens; at most {n_max} fit into {}", bound.words())]
+    TextTooLong {
+        /// Which text, counted from 0.
+        index: u32,
+        /// Unit: tokens.
+        n_tokens: u32,
+        /// Unit: tokens.
+        n_max: u32,
+        /// What it does not fit into.
+        bound: TextBound,
+    },
+    /// The model cannot do what was asked of it.
+    #[error("{0}")]
+    Unsupported(String),
+    /// A request that has no part of a result was cancelled.
+    #[error("the request was cancelled")]
+    Cancelled,
     /// The prompt holds something that no model input can hold (a lone surrogate, a token id out of range).
     #[error("{0}")]
     Prompt(String),
@@ -103,7 +143,7 @@ pub enum Error {
 
 impl Error {
     /// Every [`Self::code`].
-    pub const CODES: [&'static str; 17] = [
+    pub const CODES: [&'static str; 20] = [
         "invalid_option",
         "model_not_found",
         "load_failed",
@@ -115,6 +155,9 @@ impl Error {
         "timeout",
         "empty_prompt",
         "context_full",
+        "text_too_long",
+        "unsupported",
+        "cancelled",
         "invalid_prompt",
         "invalid_template",
         "invalid_grammar",
@@ -137,6 +180,9 @@ impl Error {
             Self::RequestTimeout { .. } => "timeout",
             Self::EmptyPrompt => "empty_prompt",
             Self::ContextFull { .. } => "context_full",
+            Self::TextTooLong { .. } => "text_too_long",
+            Self::Unsupported(_) => "unsupported",
+            Self::Cancelled => "cancelled",
             Self::Prompt(_) => "invalid_prompt",
             Self::Template(_) => "invalid_template",
             Self::Grammar(_) => "invalid_grammar",
@@ -153,6 +199,8 @@ impl Error {
             | Self::QueueFull { .. }
             | Self::EmptyPrompt
             | Self::ContextFull { .. }
+            | Self::TextTooLong { .. }
+            | Self::Unsupported(_)
             | Self::Prompt(_)
             | Self::Template(_)
             | Self::Grammar(_) => true,
@@ -163,6 +211,7 @@ impl Error {
             | Self::Forked
             | Self::EngineCrashed(_)
             | Self::RequestTimeout { .. }
+            | Self::Cancelled
             | Self::Session(_)
             | Self::SessionNotFound(_)
             | Self::Inference(_) => false,
@@ -181,6 +230,9 @@ impl Error {
             | Self::EngineCrashed(_)
             | Self::EmptyPrompt
             | Self::ContextFull { .. }
+            | Self::TextTooLong { .. }
+            | Self::Unsupported(_)
+            | Self::Cancelled
             | Self::Prompt(_)
             | Self::Template(_)
             | Self::Grammar(_)

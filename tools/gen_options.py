@@ -39,12 +39,14 @@ if TYPE_CHECKING:
     from typing import Never
 
     from llama_batch._generic import T, Validates
+    from llama_batch.embedding import EmbeddingJob
     from llama_batch.errors import LlamaBatchError
     from llama_batch.generation import Generation
     from llama_batch.mapping import Map
     from llama_batch.types import (
         BatchStrategy,
         Completion,
+        Embeddable,
         Key,
         Message,
         ModelSource,
@@ -76,7 +78,14 @@ if TYPE_CHECKING:
     from llama_batch._generic import Validates
     from llama_batch.types import BatchStrategy, Key, Sampler
 
-__all__ = ["REQUEST_OPTIONS", "START_OPTIONS", "RequestOptions", "StartOptions"]
+__all__ = [
+    "EMBED_OPTIONS",
+    "REQUEST_OPTIONS",
+    "START_OPTIONS",
+    "EmbedOptions",
+    "RequestOptions",
+    "StartOptions",
+]
 '''
 
 
@@ -101,7 +110,8 @@ def annotation(row: Row) -> str:
     kind = row["type"]
     if row["choices"]:
         listed = ", ".join(f'"{word}"' for word in row["choices"])
-        kind = f"Literal[{listed}]" + (" | BatchStrategy" if "BatchStrategy" in kind else "")
+        others = [other for other in kind.split(" | ") if other != "str"]
+        kind = " | ".join([f"Literal[{listed}]", *others])
     return f"{kind} | None" if row["optional"] else kind
 
 
@@ -246,9 +256,9 @@ def long_text(text: str) -> str:
 
 
 def repr_double(text: str) -> str:
-    """A string literal as ruff writes it: double quotes, unless the text has them."""
-    if '"' in text and "'" not in text:
-        return f"'{text}'"
+    """A string literal as ruff writes it: in double quotes, unless the text has more of them than of single ones."""
+    if text.count('"') > text.count("'"):
+        return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
@@ -258,20 +268,22 @@ def options_source(tables: dict[str, list[Row]]) -> str:
     for table, title, doc in (
         ("start", "StartOptions", "Options of `Engine(...)`, to be passed on by `**`."),
         ("request", "RequestOptions", "Options of one request, to be passed on by `**`."),
+        ("embed", "EmbedOptions", "Options of one request for embeddings, to be passed on by `**`."),
     ):
         fields = "".join(f"    {row['name']}: {annotation(row)}\n" for row in tables[table])
         parts.append(f'\nclass {title}(TypedDict, total=False):\n    """{doc}"""\n\n{fields}')
-    for table in ("start", "request"):
+    for table in ("start", "request", "embed"):
         rows = "".join(spec_source(row) for row in tables[table])
         name = f"{table.upper()}_OPTIONS"
         parts.append(f"\n{name}: Mapping[str, OptionSpec] = MappingProxyType(\n    {{\n{rows}    }}\n)\n")
-    return "\n".join(parts[:3]) + "\n" + "".join(parts[3:])
+    return "\n".join(parts[:4]) + "\n" + "".join(parts[4:])
 
 
 def docs_source(tables: dict[str, list[Row]]) -> str:
     """`docs/options.md`."""
     out = [f"# Options\n\n{NOTICE}\n\nAn unknown or misspelt option is an `OptionError` that names the nearest one.\n"]
-    for table, title in (("start", "`Engine(...)`"), ("request", "`generate`, `stream`, `chat`, `map`")):
+    titles = {"start": "`Engine(...)`", "request": "`generate`, `stream`, `chat`, `map`", "embed": "`embed`"}
+    for table, title in titles.items():
         out.append(f"\n## {title}\n\n| Option | Type | Default | Meaning |\n|---|---|---|---|\n")
         for row in tables[table]:
             names = "<br>".join(f"`{name}`" for name in (row["name"], *row["aliases"]))

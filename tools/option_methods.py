@@ -37,6 +37,9 @@ Raises:
         generation: see `llama_batch.errors`.
 """
 PROMPT_ARG = "prompt: text (BOS as the vocabulary says, special tokens parsed) or token ids."
+EMBED_ARG = (
+    "input: one text or several, each text (BOS and EOS as the vocabulary says, special tokens parsed) or token ids."
+)
 CHAT_ARG = 'messages: text, or a list of messages such as `{"role": "user", "content": "..."}`.'
 MODEL_ARG = (
     "model: the path of a GGUF file, or a URI: `pypi:`, `hf:owner/repo[:quant]`, `ollama:name`, or `sim:` for a "
@@ -177,5 +180,24 @@ METHODS = (
         """,
         "settled = given(EngineApi.map, options, aliases, unknown)\n"
         "return self._map(prompts, settled, ordered=ordered, on_error=on_error, progress=progress, chat=chat)",
+    ),
+    Method(
+        "embed",
+        ("input: Embeddable", "*"),
+        "EmbeddingJob",
+        "embed",
+        "Submit texts that are to become vectors; they come from `result()` or `await`.",
+        (EMBED_ARG,),
+        f"""
+        Returns:
+            The job; dropping it cancels the request. Its `Embeddings` have one vector for each text.
+        {textwrap.indent(RAISES.replace("generation", "job"), "        ").rstrip()}
+
+        Example:
+            >>> found = engine.embed(["a cat", "a dog"]).result()
+            >>> len(found.vectors), found.n_embd
+            (2, 576)
+        """,
+        "return self._embed(input, given(EngineApi.embed, options, aliases, unknown))",
     ),
 )

@@ -13,7 +13,15 @@ from llama_batch import _cpu
 _cpu.check()
 
 from llama_batch import _core  # noqa: E402 - only a CPU that can run it may load it
-from llama_batch._options import REQUEST_OPTIONS, START_OPTIONS, RequestOptions, StartOptions  # noqa: E402
+from llama_batch._options import (  # noqa: E402
+    EMBED_OPTIONS,
+    REQUEST_OPTIONS,
+    START_OPTIONS,
+    EmbedOptions,
+    RequestOptions,
+    StartOptions,
+)
+from llama_batch.embedding import EmbeddingJob, Embeddings  # noqa: E402
 from llama_batch.engine import Engine  # noqa: E402
 from llama_batch.errors import (  # noqa: E402
     ChatTemplateError,
@@ -31,9 +39,12 @@ from llama_batch.errors import (  # noqa: E402
     OptionError,
     PromptError,
     QueueFullError,
+    RequestCancelledError,
     RequestTimeoutError,
     SessionError,
     SessionNotFoundError,
+    TextTooLongError,
+    UnsupportedError,
 )
 from llama_batch.generation import Generation  # noqa: E402
 from llama_batch.logprobs import Logprob, TokenLogprobs  # noqa: E402
@@ -61,6 +72,7 @@ LLAMA_CPP_BUILD: str
 """The llama.cpp inside: its version, and what its kernels use of the processor."""
 
 __all__ = [
+    "EMBED_OPTIONS",
     "LLAMA_CPP_BUILD",
     "REQUEST_OPTIONS",
     "START_OPTIONS",
@@ -70,6 +82,9 @@ __all__ = [
     "Chunk",
     "Completion",
     "ContextFullError",
+    "EmbedOptions",
+    "EmbeddingJob",
+    "Embeddings",
     "EmptyPromptError",
     "Engine",
     "EngineClosedError",
@@ -92,6 +107,7 @@ __all__ = [
     "OptionSpec",
     "PromptError",
     "QueueFullError",
+    "RequestCancelledError",
     "RequestOptions",
     "RequestTimeoutError",
     "SavedSession",
@@ -104,11 +120,13 @@ __all__ = [
     "StrategyRow",
     "StrategyView",
     "Subscription",
+    "TextTooLongError",
     "TierMetrics",
     "Timings",
     "TokenLogprobs",
     "ToolCall",
     "ToolCallDelta",
+    "UnsupportedError",
     "Usage",
     "subscribe",
 ]

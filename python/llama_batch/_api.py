@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from typing import Never
 
     from llama_batch._generic import T, Validates
+    from llama_batch.embedding import EmbeddingJob
     from llama_batch.errors import LlamaBatchError
     from llama_batch.generation import Generation
     from llama_batch.mapping import Map
     from llama_batch.types import (
         BatchStrategy,
         Completion,
+        Embeddable,
         Key,
         Message,
         ModelSource,
@@ -1973,3 +1975,61 @@ class EngineApi(Submits):
         }
         settled = given(EngineApi.map, options, aliases, unknown)
         return self._map(prompts, settled, ordered=ordered, on_error=on_error, progress=progress, chat=chat)
+
+    def embed(
+        self,
+        input: Embeddable,
+        *,
+        pooling: Literal["auto", "mean", "cls", "last", "none"] = "auto",
+        normalize: Literal["euclidean", "taxicab", "max_abs", "none"] | int = "euclidean",
+        priority: int = 0,
+        timeout: float | None = None,
+        queue_timeout: float | None = None,
+        pooling_type: Literal["auto", "mean", "cls", "last", "none"] | None = None,
+        embd_normalize: Literal["euclidean", "taxicab", "max_abs", "none"] | int | None = None,
+        **unknown: Never,
+    ) -> EmbeddingJob:
+        """Submit texts that are to become vectors; they come from `result()` or `await`.
+
+        Args:
+            input: one text or several, each text (BOS and EOS as the vocabulary says, special tokens parsed) or token
+                ids.
+            pooling: How the vectors of a text's tokens become one: "mean", "cls" (the first token's), "last", or "none"
+                (they stay apart). "auto" takes the model's own way, the mean where it has none.
+            normalize: What a vector is divided by: "euclidean" (its length, 2), "taxicab" (the sum of its values
+                without signs, 1), "max_abs" (its largest value, of which 32760 is made, 0), "none" (nothing, -1), or
+                the number of another p-norm. True means "euclidean", False "none". From -1 to 1000000.
+            priority: Who goes first among requests for embeddings: the lower, the sooner. Equal ones take turns, text
+                by text. From -1000000 to 1000000.
+            timeout: Time for the whole request, from submission; None means no limit. Unit: seconds. From 0 to
+                1000000000.
+            queue_timeout: Time until its first text is computed; None means no limit. Unit: seconds. From 0 to
+                1000000000.
+            pooling_type: another name for `pooling`.
+            embd_normalize: another name for `normalize`.
+            **unknown: refused; the error suggests the nearest option.
+
+        Returns:
+            The job; dropping it cancels the request. Its `Embeddings` have one vector for each text.
+
+        Raises:
+            OptionError: an option is unknown, of the wrong type, or out of range. Every other error comes from the
+                job: see `llama_batch.errors`.
+
+        Example:
+            >>> found = engine.embed(["a cat", "a dog"]).result()
+            >>> len(found.vectors), found.n_embd
+            (2, 576)
+        """
+        options: dict[str, Any] = {
+            "pooling": pooling,
+            "normalize": normalize,
+            "priority": priority,
+            "timeout": timeout,
+            "queue_timeout": queue_timeout,
+        }
+        aliases: dict[str, Any] = {
+            "pooling_type": pooling_type,
+            "embd_normalize": embd_normalize,
+        }
+        return self._embed(input, given(EngineApi.embed, options, aliases, unknown))

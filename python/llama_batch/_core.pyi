@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from os import PathLike
 from typing import Any, Literal, Self, final
 
+from llama_batch.embedding import Embeddings
 from llama_batch.errors import LlamaBatchError
 from llama_batch.telemetry import Event
 from llama_batch.types import Chunk, Completion, EngineState
@@ -50,7 +51,7 @@ def new_key() -> int:
     """A key that nobody else has."""
 
 def option_tables() -> dict[str, list[dict[str, Any]]]:
-    """The two tables, `start` and `request`, as rows in the order of declaration."""
+    """The tables, `start`, `request` and `embed`, as rows in the order of declaration."""
 
 def error_samples() -> list[tuple[str, bool, LlamaBatchError]]:
     """One error of each kind, with its code and whether it may be retried."""
@@ -127,8 +128,8 @@ class Ticket:
     def watch(self, hub: Hub, key: int, end_only: bool) -> bool:
         """Have a key marked whenever something comes. True if something is there already."""
 
-    def outcome(self) -> Completion | LlamaBatchError | None:
-        """The completion, or the error that the request ended with; None while it runs."""
+    def outcome(self) -> Completion | Embeddings | LlamaBatchError | None:
+        """The completion or the embeddings, or the error that the request ended with; None while it runs."""
 
     def cancelled(self) -> bool:
         """Whether the request was cancelled."""
@@ -257,6 +258,9 @@ class Engine:
 
     def submit_wrong(self, code: str, message: str, options: dict[str, Any], stream: bool) -> Ticket:
         """Submit something that was found wrong before."""
+
+    def embed(self, texts: Any, options: dict[str, Any]) -> Ticket:
+        """Submit texts that are to become vectors."""
 
     def cancel(self, request_id: int) -> None:
         """Cancel a request."""

@@ -14,7 +14,7 @@ Value: TypeAlias = "float | Histogram"
 Samples: TypeAlias = Callable[[Metrics], Iterable[tuple[Mapping[str, str], Value]]]
 
 VLLM_REASONS = {
-    "stop": ("eog", "stop"),
+    "stop": ("eog", "stop", "embedded"),
     "length": ("max_tokens", "context_full"),
     "abort": ("cancelled",),
     "error": ("timeout", "error"),

@@ -17,7 +17,14 @@ if TYPE_CHECKING:
     from llama_batch._generic import Validates
     from llama_batch.types import BatchStrategy, Key, Sampler
 
-__all__ = ["REQUEST_OPTIONS", "START_OPTIONS", "RequestOptions", "StartOptions"]
+__all__ = [
+    "EMBED_OPTIONS",
+    "REQUEST_OPTIONS",
+    "START_OPTIONS",
+    "EmbedOptions",
+    "RequestOptions",
+    "StartOptions",
+]
 
 
 class StartOptions(TypedDict, total=False):
@@ -143,6 +150,16 @@ class RequestOptions(TypedDict, total=False):
     grammar_triggers: str | Sequence[str] | None
     sampler: Sampler | None
     seed: int | None
+
+
+class EmbedOptions(TypedDict, total=False):
+    """Options of one request for embeddings, to be passed on by `**`."""
+
+    pooling: Literal["auto", "mean", "cls", "last", "none"]
+    normalize: Literal["euclidean", "taxicab", "max_abs", "none"] | int
+    priority: int
+    timeout: float | None
+    queue_timeout: float | None
 
 
 START_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
@@ -1202,6 +1219,67 @@ REQUEST_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
             default=None,
             doc="Seed of the request's draws; None draws one, which the completion reports.",
             optional=True,
+        ),
+    }
+)
+
+EMBED_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
+    {
+        "pooling": OptionSpec(
+            name="pooling",
+            type='Literal["auto", "mean", "cls", "last", "none"]',
+            default="auto",
+            doc=(
+                'How the vectors of a text\'s tokens become one: "mean", "cls" (the first token\'s), "last", or '
+                '"none" (they stay apart). "auto" takes the model\'s own way, the mean where it has none.'
+            ),
+            choices=("auto", "mean", "cls", "last", "none"),
+            aliases=("pooling_type",),
+        ),
+        "normalize": OptionSpec(
+            name="normalize",
+            type='Literal["euclidean", "taxicab", "max_abs", "none"] | int',
+            default="euclidean",
+            doc=(
+                'What a vector is divided by: "euclidean" (its length, 2), "taxicab" (the sum of its values '
+                'without signs, 1), "max_abs" (its largest value, of which 32760 is made, 0), "none" (nothing, '
+                '-1), or the number of another p-norm. True means "euclidean", False "none".'
+            ),
+            minimum=-1.0,
+            maximum=1000000.0,
+            choices=("euclidean", "taxicab", "max_abs", "none"),
+            aliases=("embd_normalize",),
+        ),
+        "priority": OptionSpec(
+            name="priority",
+            type="int",
+            default=0,
+            doc=(
+                "Who goes first among requests for embeddings: the lower, the sooner. Equal ones take turns, "
+                "text by text."
+            ),
+            minimum=-1000000.0,
+            maximum=1000000.0,
+        ),
+        "timeout": OptionSpec(
+            name="timeout",
+            type="float | None",
+            default=None,
+            doc="Time for the whole request, from submission; None means no limit.",
+            optional=True,
+            minimum=0.0,
+            maximum=1000000000.0,
+            unit="seconds",
+        ),
+        "queue_timeout": OptionSpec(
+            name="queue_timeout",
+            type="float | None",
+            default=None,
+            doc="Time until its first text is computed; None means no limit.",
+            optional=True,
+            minimum=0.0,
+            maximum=1000000000.0,
+            unit="seconds",
         ),
     }
 )

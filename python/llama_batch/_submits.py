@@ -5,12 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Literal
 
+from llama_batch.embedding import EmbeddingJob
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 
+    from llama_batch import _core
     from llama_batch.generation import Generation
     from llama_batch.mapping import Map
-    from llama_batch.types import Message, ModelSource, Prompt
+    from llama_batch.types import Embeddable, Message, ModelSource, Prompt
 
 
 def given(
@@ -30,6 +33,11 @@ def given(
 
 class Submits(ABC):
     """The work behind the generated methods."""
+
+    native: _core.Engine
+
+    def _embed(self, texts: Embeddable, options: dict[str, Any]) -> EmbeddingJob:
+        return EmbeddingJob(self, self.native.embed(texts, options))
 
     @abstractmethod
     def _start(

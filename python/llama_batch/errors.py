@@ -35,7 +35,10 @@ __all__ = [
     "OptionError",
     "PromptError",
     "QueueFullError",
+    "RequestCancelledError",
     "RequestTimeoutError",
+    "TextTooLongError",
+    "UnsupportedError",
 ]
 
 
@@ -215,6 +218,51 @@ class ContextFullError(LlamaBatchError):
         super().__init__(message, request_id=request_id)
         self.n_prompt_tokens = n_prompt_tokens
         self.n_ctx = n_ctx
+
+
+class TextTooLongError(ContextFullError):
+    """A text to embed has more tokens than fit; the message says what they do not fit into.
+
+    Attributes:
+        n_prompt_tokens: the text's length. Unit: tokens.
+        n_ctx: the longest text that fits. Unit: tokens.
+        index: which text of the input, from 0.
+    """
+
+    code = "text_too_long"
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        request_id: int | None = None,
+        n_prompt_tokens: int = 0,
+        n_ctx: int = 0,
+        index: int = 0,
+    ) -> None:
+        """Make an error.
+
+        Args:
+            message: what went wrong, for people.
+            request_id: the request that was refused.
+            n_prompt_tokens: the text's length. Unit: tokens.
+            n_ctx: the longest text that fits. Unit: tokens.
+            index: which text of the input, from 0.
+        """
+        super().__init__(message, request_id=request_id, n_prompt_tokens=n_prompt_tokens, n_ctx=n_ctx)
+        self.index = index
+
+
+class UnsupportedError(LlamaBatchError):
+    """The model cannot do what was asked of it: generate text, or compute embeddings."""
+
+    code = "unsupported"
+
+
+class RequestCancelledError(LlamaBatchError):
+    """A request for embeddings was cancelled; an answer that is cancelled keeps its text, and raises nothing."""
+
+    code = "cancelled"
 
 
 class ChatTemplateError(LlamaBatchError, ValueError):

@@ -122,8 +122,8 @@ class Metrics:
         request_prompt_tokens: prompts of requests that ended. Unit: tokens.
         request_generation_tokens: answers of requests that ended. Unit: tokens.
         iteration_tokens: rows of each forward pass. Unit: tokens.
-        finished: requests that ended, by how: "eog", "stop", "max_tokens", "context_full", "cancelled", "timeout" or
-            "error".
+        finished: requests that ended, by how: "eog", "stop", "max_tokens", "context_full", "cancelled", "timeout",
+            "error" or "embedded".
         failures: requests that failed or were refused, by the `code` of the error.
         n_prompt_tokens: prompts of requests that got a slot, what was reused of them included. Unit: tokens.
         n_prefix_cache_queries: of those, what was looked for in the cache. Unit: tokens.

@@ -20,7 +20,9 @@ prefix_cache_tokens, prefix_cache_ratio | request_id, seq_id, mode, session, pre
 | `disk_cache` | bytes, tokens, total_bytes, entries | op, reason |
 | `strategy_failed` | | reason |
 
-`mode` is "generate" or "stream", `stop_reason` a finish reason, "timeout" or "error". `prefix_source` is "own" (the
+`mode` is "generate", "stream" or "embed", `stop_reason` a finish reason, "embedded", "timeout" or "error". A request
+for embeddings starts with its first text; its `prompt_tokens` are those of all its texts, its `seq_id` is None, and a
+`tick` counts its rows as prefill. `prefix_source` is "own" (the
 session's own last sequence), "donor" (another's), "ram", "disk" or "none". `prefix_reason` says why: "session",
 "longest" (no other sequence had more), "awaited" (another request was computing it), "saved" (it was in RAM or on
 disk); or for nothing reused "off" (not allowed), "no_match", "out_of_reach" (a sequence began the same, but its memory

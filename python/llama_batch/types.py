@@ -28,6 +28,7 @@ __all__ = [
     "BatchStrategy",
     "Chunk",
     "Completion",
+    "Embeddable",
     "EngineState",
     "FinishReason",
     "Key",
@@ -55,6 +56,9 @@ FinishReason: TypeAlias = Literal["eog", "stop", "max_tokens", "context_full", "
 
 Prompt: TypeAlias = str | Sequence[int]
 """Text (BOS as the vocabulary says, special tokens parsed) or token ids."""
+
+Embeddable: TypeAlias = str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]]
+"""One text, or several: each as text or as token ids."""
 
 Message: TypeAlias = Mapping[str, Any]
 """One message of a chat: `{"role": "user", "content": "..."}`."""
@@ -250,6 +254,9 @@ class Stats:
         n_generated_tokens: tokens generated.
         n_parked: times a request was parked.
         n_evicted: cached sequences dropped for room.
+        embedding_requests: requests for embeddings that run or wait; they take no slot.
+        n_embedded_texts: texts that became vectors.
+        n_embedded_tokens: tokens computed for them.
         in_flight: requests that run or wait.
         n_events_dropped: events that were lost because a subscriber was too slow.
         load_progress: how much of the model is loaded, from 0 to 1.
@@ -282,6 +289,9 @@ class Stats:
     n_generated_tokens: int = 0
     n_parked: int = 0
     n_evicted: int = 0
+    embedding_requests: int = 0
+    n_embedded_texts: int = 0
+    n_embedded_tokens: int = 0
     in_flight: int = 0
     n_events_dropped: int = 0
     load_progress: float = 0.0

@@ -4,11 +4,15 @@
 pub mod llama;
 pub mod sim;
 
-use crate::core::{Begin, DecodeOutcome, Drawn, Limits, Op, OpResult, RequestId, Row, SamplingParams, Token};
+use crate::core::{
+    Begin, DecodeOutcome, Drawn, EmbedOutcome, EmbedPart, EmbedStatus, Limits, Op, OpResult, RequestId, Row,
+    SamplingParams, Token,
+};
 use crate::error::Error;
 use crate::grammar::{Compiler, Grammar, GrammarSource, Matcher, Vocabulary};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 /// Computes forward passes. Lives on the engine thread, made there and dropped there; hence not `Send`.
 pub trait Backend {
@@ -21,6 +25,14 @@ pub trait Backend {
     /// One forward pass over rows sorted by sequence and position, at most `n_batch` of them, then a draw from each
     /// row that draws.
     fn decode(&mut self, rows: &[Row]) -> DecodeOutcome;
+
+    /// One forward pass over texts, or a part of one, whose vectors are wanted: at most `n_batch` rows of at most
+    /// `n_texts` texts, or one text that is read whole. A part goes on from where the one before it ended; a text that
+    /// begins forgets what was begun before it.
+    fn embed(&mut self, parts: &[EmbedPart]) -> EmbedOutcome {
+        let reason = Error::Unsupported(format!("{} texts cannot be embedded here", parts.len()));
+        EmbedOutcome { status: EmbedStatus::Refused(reason), eval: Duration::ZERO }
+    }
 
     /// The logits that a sampler of the caller's own is to draw from, for a row that drew nothing; and its number.
     fn offered(&self, request: RequestId) -> Option<(u64, Vec<f32>)> {

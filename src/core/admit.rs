@@ -2,18 +2,55 @@
 
 use super::donors::{Prefix, n_to_compute};
 use super::event::{Event, PressureReason};
-use super::ids::{RequestId, SeqId, SlotId};
+use super::ids::{RequestId, SeqId, SlotId, Token};
 use super::prefix::common_prefix;
+use super::request::Request;
 use super::running::{Live, Place};
 use super::scheduler::Scheduler;
 use super::sequences::Holder;
 use super::time::Time;
 use super::work::Op;
+use crate::error::Error;
 
 /// Cells kept for the next tokens of each running request, so that who comes in is not parked again at once.
 const HEADROOM: u32 = 32;
 
 impl Scheduler {
+    /// Whether a prompt can be had at all.
+    pub(super) fn admissible(&self, request: &Request) -> Result<(), Error> {
+        if !self.limits.generates {
+            return Err(Error::Unsupported("this model generates no text: it only computes embeddings".into()));
+        }
+        let n_prompt_tokens = request.prompt.len() as u32;
+        if n_prompt_tokens == 0 {
+            return Err(Error::EmptyPrompt);
+        }
+        self.known_tokens(&request.prompt)?;
+        // One cell is for the answer, where one is asked for.
+        let n_needed = n_prompt_tokens.saturating_add(u32::from(request.max_tokens > 0));
+        if n_needed > self.limits.n_ctx_seq {
+            return Err(Error::ContextFull { n_prompt_tokens, n_ctx: self.limits.n_ctx_seq });
+        }
+        Ok(())
+    }
+
+    pub(super) fn known_tokens(&self, tokens: &[Token]) -> Result<(), Error> {
+        let n_vocab = self.limits.n_vocab;
+        match tokens.iter().find(|t| u32::try_from(**t).map_or(true, |t| t >= n_vocab)) {
+            Some(bad) => Err(Error::Prompt(format!("token {bad} is not in the vocabulary of {n_vocab} tokens"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the queue's bound leaves room.
+    pub(super) fn has_room(&self) -> Result<(), Error> {
+        let max_queue = self.options.max_queue;
+        if max_queue > 0 && self.n_live() >= u64::from(max_queue) + u64::from(self.options.n_parallel) {
+            return Err(Error::QueueFull { max_queue });
+        }
+        Ok(())
+    }
+
     /// Give free slots by priority: to those who were parked, then to those who wait, each in order of arrival. Nobody
     /// overtakes: a request that does not fit yet keeps those behind it waiting, or a stream of small ones would starve it.
     ///

@@ -100,7 +100,7 @@ impl Scheduler {
         self.totals.n_prefix_cache_tokens += u64::from(live.n_computed);
         self.events.push_back(Event::Started {
             request: id,
-            seq,
+            seq: Some(seq),
             prompt_tokens: live.n_prompt(),
             prefix_cache_tokens: live.prefix_cache_tokens,
             prefix_source: live.prefix_source,

@@ -34,6 +34,9 @@ impl Scheduler {
         let n_placed = self.waiting.len() + self.parked.len() + self.running_ids().count();
         assert_eq!(n_placed, self.live.len(), "every place holds a live request");
         self.check_sequences();
+        if !self.in_flight {
+            self.embeds.check();
+        }
         if self.ops.is_empty() && !self.in_flight {
             self.check_liveness();
         }
@@ -45,8 +48,8 @@ impl Scheduler {
             assert!(self.sequences.cells.n_used() <= self.limits.n_ctx, "more cells in use than there are");
         }
         let bound = u64::from(self.options.max_queue) + u64::from(self.options.n_parallel);
-        assert!(self.options.max_queue == 0 || self.live.len() as u64 <= bound, "the queue is over its bound");
-        assert!(self.totals.n_submitted - self.totals.n_finished == self.live.len() as u64, "each request ends once");
+        assert!(self.options.max_queue == 0 || self.n_live() <= bound, "the queue is over its bound");
+        assert!(self.totals.n_submitted - self.totals.n_finished == self.n_live(), "each request ends once");
     }
 
     fn check_live(&self, live: &Live) {

@@ -2,7 +2,7 @@
 
 use super::ids::RequestId;
 use super::request::Request;
-use super::running::{Live, Place};
+use super::running::Place;
 use super::scheduler::Scheduler;
 use super::time::Time;
 use crate::error::{Error, TimeoutKind};
@@ -32,10 +32,11 @@ impl Scheduler {
         let later = (Time(now.0.saturating_add(1)), RequestId(0), TimeoutOrder::Total);
         let rest = self.deadlines.split_off(&later);
         for (_, id, order) in std::mem::replace(&mut self.deadlines, rest) {
-            let Some(live) = self.live.get(&id) else { continue };
+            let live = self.live.get(&id).map(|live| (&live.request, live.place == Place::Waiting));
+            let Some((request, is_waiting)) = live.or_else(|| self.embeds.find(id)) else { continue };
             let (kind, limit) = match order {
-                TimeoutOrder::Total => (TimeoutKind::Total, live.request.timeout),
-                TimeoutOrder::Queue if live.place == Place::Waiting => (TimeoutKind::Queue, live.request.queue_timeout),
+                TimeoutOrder::Total => (TimeoutKind::Total, request.timeout),
+                TimeoutOrder::Queue if is_waiting => (TimeoutKind::Queue, request.queue_timeout),
                 TimeoutOrder::Queue => continue,
             };
             self.end(now, id, Err(timeout_error(kind, limit)));
@@ -68,13 +69,12 @@ impl Scheduler {
         live.seq().map(|_| progressed_at + limit)
     }
 
-    pub(super) fn forget_deadlines(&mut self, live: &Live) {
-        let id = live.request.id;
-        if let Some(timeout) = live.request.timeout {
-            self.deadlines.remove(&(live.submitted_at + timeout, id, TimeoutOrder::Total));
+    pub(super) fn forget_deadlines(&mut self, request: &Request, submitted_at: Time) {
+        if let Some(timeout) = request.timeout {
+            self.deadlines.remove(&(submitted_at + timeout, request.id, TimeoutOrder::Total));
         }
-        if let Some(timeout) = live.request.queue_timeout {
-            self.deadlines.remove(&(live.submitted_at + timeout, id, TimeoutOrder::Queue));
+        if let Some(timeout) = request.queue_timeout {
+            self.deadlines.remove(&(submitted_at + timeout, request.id, TimeoutOrder::Queue));
         }
     }
 }

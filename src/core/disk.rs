@@ -226,7 +226,7 @@ impl Scheduler {
     /// Store a little of what is not on disk yet: what leaves RAM then takes no time, and what an engine leaves behind is
     /// there for the next one.
     pub(super) fn store_ahead(&mut self) {
-        let is_idle = self.live.is_empty();
+        let is_idle = self.is_vacant();
         if !self.disk.is_on() || !(is_idle || self.disk.n_stored == 0) {
             return;
         }

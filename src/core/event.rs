@@ -4,6 +4,7 @@ use super::ids::{RequestId, SeqId, Token};
 use super::logprobs::TokenLogprobs;
 use super::request::Mode;
 use super::transfer::{SessionState, TransferId};
+use super::vectors::Embedded;
 use crate::error::Error;
 use crate::options::Key;
 use serde::{Deserialize, Serialize};
@@ -22,6 +23,8 @@ pub enum FinishReason {
     ContextFull,
     /// The caller cancelled it.
     Cancelled,
+    /// All its texts are vectors.
+    Embedded,
 }
 
 impl FinishReason {
@@ -33,6 +36,7 @@ impl FinishReason {
             Self::MaxTokens => "max_tokens",
             Self::ContextFull => "context_full",
             Self::Cancelled => "cancelled",
+            Self::Embedded => "embedded",
         }
     }
 }
@@ -237,7 +241,7 @@ pub struct Finished {
     pub prompt_told: Vec<Option<TokenLogprobs>>,
 }
 
-/// What the core tells. `Chunk` and `Finished` go to the request's caller; `Finished` and the rest are telemetry.
+/// What the core tells. `Chunk`, `Embedded` and `Finished` go to the request's caller; `Finished` and the rest are telemetry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Event {
     /// Text for the caller, in whole characters, with the tokens that made it.
@@ -259,6 +263,13 @@ pub enum Event {
         is_first: bool,
         /// Since the submission, or since the token before.
         wait: Duration,
+    },
+    /// The vectors of a request's texts, for its caller; its end follows.
+    Embedded {
+        /// Which request.
+        request: RequestId,
+        /// They.
+        embedded: Embedded,
     },
     /// The one end of a request. `request.done` or `request.exception` in telemetry.
     Finished(Box<Finished>),
@@ -292,12 +303,12 @@ pub enum Event {
         /// For telemetry.
         session: Option<Key>,
     },
-    /// A request got a slot.
+    /// A request got a slot, or the first of its texts a place in a pass.
     Started {
         /// Which request.
         request: RequestId,
-        /// Its sequence.
-        seq: SeqId,
+        /// Its sequence; texts have none.
+        seq: Option<SeqId>,
         /// Of its prompt.
         prompt_tokens: u32,
         /// Of its prompt, reused.

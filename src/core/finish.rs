@@ -20,7 +20,7 @@ impl Scheduler {
         self.waiting.remove(&live.turn());
         self.parked.remove(&live.turn());
         self.starting.retain(|other| *other != id);
-        self.forget_deadlines(&live);
+        self.forget_deadlines(&live.request, live.submitted_at);
         if live.has_sampler {
             self.ops.push(Op::Close(id));
         }
@@ -42,12 +42,7 @@ impl Scheduler {
             let told = live.take_told(tokens.len());
             self.events.push_back(Event::Chunk { request: id, text, tokens, told });
         }
-        self.totals.n_finished += 1;
-        match &end {
-            Ok(FinishReason::Cancelled) => self.totals.n_cancelled += 1,
-            Err(_) => self.totals.n_failed += 1,
-            Ok(FinishReason::Eog | FinishReason::Stop | FinishReason::MaxTokens | FinishReason::ContextFull) => {}
-        }
+        self.count_end(&end);
         let usage = Usage {
             prompt_tokens: live.n_prompt(),
             generated_tokens: live.n_generated(),
@@ -67,6 +62,21 @@ impl Scheduler {
             n_prefilled: live.n_prefilled,
             prompt_told: live.prompt_told,
         })));
+    }
+
+    pub(super) fn count_end(&mut self, end: &End) {
+        self.totals.n_finished += 1;
+        match end {
+            Ok(FinishReason::Cancelled) => self.totals.n_cancelled += 1,
+            Err(_) => self.totals.n_failed += 1,
+            Ok(
+                FinishReason::Eog
+                | FinishReason::Stop
+                | FinishReason::MaxTokens
+                | FinishReason::ContextFull
+                | FinishReason::Embedded,
+            ) => {}
+        }
     }
 
     /// What becomes of the sequence of a request that ended: a cached prefix, if it may and nothing holds it already.

@@ -23,6 +23,8 @@ mod check;
 mod deadlines;
 mod disk;
 mod donors;
+mod embed;
+mod embed_line;
 mod event;
 mod finish;
 mod ids;
@@ -45,6 +47,7 @@ mod text;
 mod tiers;
 mod time;
 mod transfer;
+mod vectors;
 mod work;
 
 pub use breakers::Breakers;
@@ -63,6 +66,7 @@ pub use scheduler::{Scheduler, SchedulerOptions};
 pub use stats::Stats;
 pub use time::{Time, ms};
 pub use transfer::{SessionState, StatePart, TransferId};
+pub use vectors::{Embed, EmbedLimits, EmbedOutcome, EmbedPart, EmbedStatus, Embedded, Pool, normalize};
 pub use work::{
     DecodeOutcome, Drawn, Grant, Limits, Op, OpResult, Outcome, PassStatus, Row, RowOutcome, SeqPositions, StrategyRow,
     StrategyView, Work,

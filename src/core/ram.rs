@@ -150,7 +150,7 @@ impl Scheduler {
     pub(super) fn save_ahead(&mut self) {
         // What is to be on disk when the engine ends has to be in RAM before.
         let is_wanted = self.sequences.is_short() || self.disk.is_on();
-        let is_turn = !self.saved_ahead || self.live.is_empty();
+        let is_turn = !self.saved_ahead || self.is_vacant();
         if !is_turn || !self.ram.is_on() || !is_wanted {
             return;
         }

@@ -3,18 +3,21 @@
 use super::ids::{RequestId, Token};
 use super::mix::{GOLDEN, mix};
 use super::params::{SamplingParams, Words};
-use crate::options::{Key, RequestOptions, StartOptions};
+use super::vectors::Embed;
+use crate::options::{EmbedOptions, Key, RequestOptions, StartOptions};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Whether the caller waits for the whole or follows along. Only telemetry sees the difference.
+/// What the caller called. Of answers only telemetry sees whether they are waited for or followed along.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mode {
     /// `generate`, `chat`.
     Generate,
     /// `stream`.
     Stream,
+    /// `embed`.
+    Embed,
 }
 
 impl Mode {
@@ -23,6 +26,7 @@ impl Mode {
         match self {
             Self::Generate => "generate",
             Self::Stream => "stream",
+            Self::Embed => "embed",
         }
     }
 }
@@ -45,6 +49,8 @@ pub struct Request {
     pub id: RequestId,
     /// The prompt's tokens.
     pub prompt: Arc<[Token]>,
+    /// Texts that are to become vectors, where that is asked for in the place of an answer.
+    pub embed: Option<Embed>,
     /// Tokens generated at most.
     pub max_tokens: u32,
     /// For telemetry.
@@ -77,12 +83,12 @@ impl Request {
     pub fn draft(options: RequestOptions, mode: Mode, engine: &StartOptions, fresh_seed: u64) -> (Self, Words) {
         let (sampling, words) = (SamplingParams::draft(&options, engine, fresh_seed), Words::draft(&options));
         let stop_tokens = options.stop_token_ids.iter().flatten().filter_map(|token| Token::try_from(*token).ok());
-        let seconds = |limit: Option<f64>| limit.map(|s| Duration::try_from_secs_f64(s).unwrap_or(Duration::MAX));
         let stop_tokens = stop_tokens.collect();
         let cache_prompt = options.cache_prompt.unwrap_or(engine.cache_prompt);
         let request = Self {
             id: RequestId(0),
             prompt: Arc::from([]),
+            embed: None,
             max_tokens: options.max_tokens,
             mode,
             sampling,
@@ -101,6 +107,35 @@ impl Request {
             stall_timeout: seconds(options.stall_timeout),
         };
         (request, words)
+    }
+
+    /// A request for embeddings. Id and texts are still open.
+    pub fn embedding(options: &EmbedOptions) -> Self {
+        let EmbedOptions { pooling, normalize, priority, timeout, queue_timeout } = *options;
+        Self {
+            id: RequestId(0),
+            prompt: Arc::from([]),
+            embed: Some(Embed { texts: Arc::from([]), pooling, normalize }),
+            max_tokens: 0,
+            mode: Mode::Embed,
+            sampling: SamplingParams::OFF,
+            stop: StopRules::default(),
+            priority,
+            cache_prompt: false,
+            is_private: false,
+            session: None,
+            scope: None,
+            timeout: seconds(timeout),
+            queue_timeout: seconds(queue_timeout),
+            stall_timeout: None,
+        }
+    }
+
+    /// Tokens of its prompt, or of all its texts.
+    pub fn n_prompt(&self) -> u32 {
+        let texts = self.embed.iter().flat_map(|embed| embed.texts.iter());
+        let n = self.prompt.len() + texts.map(|text| text.len()).sum::<usize>();
+        u32::try_from(n).unwrap_or(u32::MAX)
     }
 
     /// Whether its tokens are kept for others when it ends.
@@ -123,6 +158,10 @@ impl Request {
             sibling
         })
     }
+}
+
+fn seconds(limit: Option<f64>) -> Option<Duration> {
+    limit.map(|s| Duration::try_from_secs_f64(s).unwrap_or(Duration::MAX))
 }
 
 /// The seed of the `i`-th answer to a prompt; the first one's is the request's own.

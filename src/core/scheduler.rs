@@ -4,6 +4,7 @@
 use super::blocks::Blocks;
 use super::deadlines::TimeoutOrder;
 use super::disk::Disk;
+use super::embed_line::Embeds;
 use super::event::{Event, FinishReason, PressureReason};
 use super::ids::{BlobId, RequestId, SeqId, SlotId};
 use super::request::Request;
@@ -66,6 +67,7 @@ pub struct Scheduler {
     pub(super) waiting: BTreeSet<Turn>,
     /// Requests that were parked, likewise. They go before those of their priority that wait.
     pub(super) parked: BTreeSet<Turn>,
+    pub(super) embeds: Embeds,
     pub(super) slots: Vec<Option<RequestId>>,
     pub(super) sequences: Sequences,
     pub(super) ram: Blocks,
@@ -128,6 +130,7 @@ impl Scheduler {
             live: BTreeMap::new(),
             waiting: BTreeSet::new(),
             parked: BTreeSet::new(),
+            embeds: Embeds::default(),
             slots,
             sequences,
             ram,
@@ -159,8 +162,9 @@ impl Scheduler {
     /// Take a request in.
     ///
     /// # Errors
-    /// [`Error::EmptyPrompt`], [`Error::ContextFull`] for a prompt that can never fit, [`Error::Prompt`] for a token
-    /// that the vocabulary lacks, [`Error::QueueFull`]. The request is then unknown to the scheduler.
+    /// [`Error::EmptyPrompt`], [`Error::ContextFull`] for a prompt that can never fit, [`Error::TextTooLong`] for such a
+    /// text, [`Error::Prompt`] for a token that the vocabulary lacks, [`Error::Unsupported`] for what this model cannot do,
+    /// [`Error::QueueFull`]. The request is then unknown to the scheduler.
     ///
     /// # Panics
     /// When ids do not ascend.
@@ -168,41 +172,29 @@ impl Scheduler {
         let id = request.id;
         assert!(self.last_id.is_none_or(|last| last < id), "request ids ascend");
         self.last_id = Some(id);
-        self.admissible(&request)?;
+        let embed = match &request.embed {
+            Some(embed) => Some(self.embeddable(embed)?),
+            None => self.admissible(&request).map(|()| None)?,
+        };
+        self.has_room()?;
         self.note_deadlines(now, &request);
-        let live = Live::new(request, now);
-        self.waiting.insert(live.turn());
         self.totals.n_submitted += 1;
-        self.events.push_back(Event::Queued {
-            request: id,
-            prompt_tokens: live.n_prompt(),
-            queue_depth: self.queue_depth(),
-            mode: live.request.mode,
-            session: live.request.session.clone(),
-        });
-        self.live.insert(id, live);
+        let (prompt_tokens, mode, session) = (request.n_prompt(), request.mode, request.session.clone());
+        if let Some(embed) = embed {
+            self.embeds.take_in(now, request, embed);
+        } else {
+            let live = Live::new(request, now);
+            self.waiting.insert(live.turn());
+            self.live.insert(id, live);
+        }
+        let queue_depth = self.queue_depth();
+        self.events.push_back(Event::Queued { request: id, prompt_tokens, queue_depth, mode, session });
         Ok(())
     }
 
-    fn admissible(&self, request: &Request) -> Result<(), Error> {
-        let n_prompt_tokens = request.prompt.len() as u32;
-        if n_prompt_tokens == 0 {
-            return Err(Error::EmptyPrompt);
-        }
-        let n_vocab = self.limits.n_vocab;
-        if let Some(bad) = request.prompt.iter().find(|t| u32::try_from(**t).map_or(true, |t| t >= n_vocab)) {
-            return Err(Error::Prompt(format!("token {bad} is not in the vocabulary of {n_vocab} tokens")));
-        }
-        // One cell is for the answer, where one is asked for.
-        let n_needed = n_prompt_tokens.saturating_add(u32::from(request.max_tokens > 0));
-        if n_needed > self.limits.n_ctx_seq {
-            return Err(Error::ContextFull { n_prompt_tokens, n_ctx: self.limits.n_ctx_seq });
-        }
-        let max_queue = self.options.max_queue;
-        if max_queue > 0 && self.live.len() as u64 >= u64::from(max_queue) + u64::from(self.options.n_parallel) {
-            return Err(Error::QueueFull { max_queue });
-        }
-        Ok(())
+    /// Requests that have not ended.
+    pub(super) fn n_live(&self) -> u64 {
+        (self.live.len() + self.embeds.len()) as u64
     }
 
     /// End a request, wherever it is; unknown and ended ones are left alone.
@@ -230,15 +222,27 @@ impl Scheduler {
             self.importing.append(&mut self.loading);
             self.tell_loaded();
         }
-        let work = if self.ops.is_empty() { self.plan_pass(now) } else { None };
+        let work = if self.ops.is_empty() { self.plan_turn(now) } else { None };
         let work = if self.ops.is_empty() { work } else { Some(self.prepare()) };
         self.in_flight = work.is_some();
         self.check_step();
         // In this order: the last is a walk over all who wait.
         assert!(
-            work.is_some() || self.live.is_empty() || self.is_pending(),
+            work.is_some() || self.is_vacant() || (self.is_pending() && self.embeds.is_empty()),
             "nothing to do although requests are waiting"
         );
+        work
+    }
+
+    /// A pass that generates and one over texts by turns, where there are both.
+    fn plan_turn(&mut self, now: Time) -> Option<Work> {
+        let texts = if self.embeds.is_next { self.plan_embed(now) } else { None };
+        self.embeds.is_next = false;
+        let work = texts.or_else(|| self.plan_pass(now));
+        if work.is_none() && self.ops.is_empty() {
+            return self.plan_embed(now);
+        }
+        self.embeds.is_next = matches!(work, Some(Work::Decode(_)));
         work
     }
 
@@ -258,8 +262,9 @@ impl Scheduler {
         match (work, outcome) {
             (Work::Prepare(ops), Outcome::Prepare(results)) => self.apply_prepare(now, ops, results),
             (Work::Decode(rows), Outcome::Decode(outcome)) => self.apply_decode(now, &rows, outcome),
+            (Work::Embed(parts), Outcome::Embed(outcome)) => self.apply_embed(now, &parts, outcome),
             (Work::Strategy(_), Outcome::Strategy(answer)) => self.custom_grants = Some(answer),
-            (Work::Prepare(_) | Work::Decode(_) | Work::Strategy(_), outcome) => {
+            (Work::Prepare(_) | Work::Decode(_) | Work::Embed(_) | Work::Strategy(_), outcome) => {
                 panic!("the outcome is of another kind than its work: {outcome:?}")
             }
         }
@@ -269,12 +274,12 @@ impl Scheduler {
 
     /// Whether nothing is running, waiting or to be done.
     pub fn is_idle(&self) -> bool {
-        self.live.is_empty() && self.ops.is_empty() && !self.in_flight
+        self.is_vacant() && self.ops.is_empty() && !self.in_flight
     }
 
     /// Whether there are no requests; something may still be done for later ones.
     pub fn is_vacant(&self) -> bool {
-        self.live.is_empty()
+        self.live.is_empty() && self.embeds.is_empty()
     }
 
     /// Whether the backend has done all that was decided.
@@ -301,6 +306,7 @@ impl Scheduler {
             kv_cells_used: self.sequences.n_cells_used(),
             kv_cells_running: self.sequences.n_cells_running(),
             kv_cells_total: self.sequences.n_cells(),
+            embedding_requests: self.embeds.len() as u32,
             ..self.totals.clone()
         }
     }
@@ -320,6 +326,9 @@ impl Scheduler {
 
     /// End a request now, or as soon as the work under way is back.
     pub(super) fn end(&mut self, now: Time, id: RequestId, end: End) {
+        if self.embeds.has(id) {
+            return self.end_embed(now, id, end);
+        }
         let Some(live) = self.live.get_mut(&id) else { return };
         if self.in_flight && live.place != Place::Waiting {
             if live.doomed.is_none() {

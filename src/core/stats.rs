@@ -55,4 +55,10 @@ pub struct Stats {
     pub n_parked: u64,
     /// Cached sequences that were dropped for room.
     pub n_evicted: u64,
+    /// Requests for embeddings that run or wait.
+    pub embedding_requests: u32,
+    /// Texts that became vectors.
+    pub n_embedded_texts: u64,
+    /// Tokens computed for them.
+    pub n_embedded_tokens: u64,
 }

@@ -8,6 +8,7 @@ use super::logprobs::{Scored, TokenLogprobs};
 use super::memory::{CellCost, MemoryKind, StateSize};
 use super::params::SamplingParams;
 use super::transfer::TransferId;
+use super::vectors::{EmbedLimits, EmbedOutcome, EmbedPart};
 use crate::error::Error;
 use crate::options::Key;
 use serde::{Deserialize, Serialize};
@@ -46,6 +47,10 @@ pub struct Limits {
     pub cell_cost: CellCost,
     /// What all may take together, where the options do not say. Unit: bytes.
     pub ram_bytes: u64,
+    /// Whether it generates text; what is said of sequences is of no use otherwise.
+    pub generates: bool,
+    /// What it can embed, if anything.
+    pub embed: Option<EmbedLimits>,
 }
 
 /// One row of a forward pass: one token of one sequence.
@@ -270,6 +275,8 @@ pub enum Work {
     Prepare(Vec<Op>),
     /// One forward pass, sorted by sequence and position, and a draw from each row that draws.
     Decode(Vec<Row>),
+    /// One forward pass over texts that become vectors: whole texts, or a part of one.
+    Embed(Vec<EmbedPart>),
     /// Ask the custom strategy.
     Strategy(StrategyView),
 }
@@ -359,6 +366,8 @@ pub enum Outcome {
     Prepare(Vec<OpResult>),
     /// What the pass gave.
     Decode(DecodeOutcome),
+    /// What the pass over texts gave.
+    Embed(EmbedOutcome),
     /// What the custom strategy answered, or why it did not.
     Strategy(Result<Vec<Grant>, String>),
 }

@@ -2,7 +2,10 @@
 
 use super::prompt::Identity;
 use crate::backend::{Backend, Pick};
-use crate::core::{BlobId, DecodeOutcome, DiskEntry, Drawn, Limits, Op, OpResult, RequestId, Row, Token, TransferId};
+use crate::core::{
+    BlobId, DecodeOutcome, DiskEntry, Drawn, EmbedOutcome, EmbedPart, Limits, Op, OpResult, RequestId, Row, Token,
+    TransferId,
+};
 use crate::error::Error;
 use crate::options::{Key, PathName, StartOptions};
 use crate::store::{self, Directory, EntryKey, NewEntry, StoreError};
@@ -168,6 +171,10 @@ impl Backend for WithDisk {
 
     fn decode(&mut self, rows: &[Row]) -> DecodeOutcome {
         self.inner.decode(rows)
+    }
+
+    fn embed(&mut self, parts: &[EmbedPart]) -> EmbedOutcome {
+        self.inner.embed(parts)
     }
 
     fn offered(&self, request: RequestId) -> Option<(u64, Vec<f32>)> {

@@ -14,7 +14,7 @@ use super::waker::Signal;
 use super::{Callables, lock, thread};
 use crate::core::{Limits, Mode, RequestId};
 use crate::error::Error;
-use crate::options::{RequestOptions, StartOptions};
+use crate::options::{EmbedOptions, RequestOptions, StartOptions};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -148,6 +148,17 @@ impl Engine {
         shared.home.check()?;
         let (mailbox, seed) = shared.submit(prompt, options, mode);
         Ok(Ticket::new(mailbox, seed, Arc::clone(shared)))
+    }
+
+    /// Submit texts that are to become vectors. Returns at once; whatever is wrong with them, the ticket's mailbox says.
+    ///
+    /// # Errors
+    /// [`Error::Forked`] only.
+    pub fn embed(&self, texts: Vec<Prompt>, options: &EmbedOptions) -> Result<Ticket, Error> {
+        let shared = &self.0.shared;
+        shared.home.check()?;
+        let mailbox = shared.embed(texts, options);
+        Ok(Ticket::new(mailbox, 0, Arc::clone(shared)))
     }
 
     /// Cancel a request. Returns at once; a request that waits ends at once too, a running one after the pass under way,

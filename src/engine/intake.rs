@@ -162,7 +162,7 @@ impl Intake {
     fn let_through(&mut self, entry: Entry) -> Option<Entry> {
         let has_room = self.waiting.is_empty() && self.has_room();
         let live = self.live.get_mut(&entry.request.id)?;
-        entry.mailbox.set_prompt_tokens(entry.request.prompt.len() as u32);
+        entry.mailbox.set_prompt_tokens(entry.request.n_prompt());
         if !live.counted && !has_room {
             self.waiting.push_back(entry);
             return None;

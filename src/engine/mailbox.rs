@@ -4,8 +4,8 @@ use super::home::Home;
 use super::lock;
 use super::waker::{Signal, Wakes};
 use crate::core::{
-    FinishReason, Finished, Mode, PrefixReason, PrefixSource, RequestId, Telling, Time, Timings, Token, TokenLogprobs,
-    Usage,
+    Embedded, FinishReason, Finished, Mode, PrefixReason, PrefixSource, RequestId, Telling, Time, Timings, Token,
+    TokenLogprobs, Usage,
 };
 use crate::error::Error;
 use crate::options::Key;
@@ -87,6 +87,7 @@ pub(super) struct Header {
 struct Inbox {
     choices: Vec<Choice>,
     n_prompt_tokens: u32,
+    embedded: Option<Arc<Embedded>>,
     end_taken: bool,
     signals: Vec<(Interest, Signal)>,
 }
@@ -129,7 +130,7 @@ impl Mailbox {
     pub(super) fn new(header: Header) -> Self {
         let (arrived, ended) = (Condvar::new(), Condvar::new());
         let choices = (0..header.n).map(|_| Choice::default()).collect();
-        let inbox = Inbox { choices, n_prompt_tokens: 0, end_taken: false, signals: Vec::new() };
+        let inbox = Inbox { choices, n_prompt_tokens: 0, embedded: None, end_taken: false, signals: Vec::new() };
         Self { header, home: Home::here(), inbox: Mutex::new(inbox), arrived, ended }
     }
 
@@ -202,6 +203,11 @@ impl Mailbox {
         lock(&self.inbox).choices.iter().map(so_far).collect()
     }
 
+    /// The vectors, if they came.
+    pub fn embedded(&self) -> Option<Arc<Embedded>> {
+        if self.home.is_elsewhere() { None } else { lock(&self.inbox).embedded.clone() }
+    }
+
     /// Have a signal marked whenever something of interest comes, until [`Self::unsubscribe`]. True if something is
     /// there already: then nothing is marked for it.
     pub fn subscribe(&self, interest: Interest, signal: Signal) -> bool {
@@ -247,6 +253,11 @@ impl Mailbox {
         inbox.mark(Interest::Items, wakes);
         drop(inbox);
         self.arrived.notify_all();
+    }
+
+    /// The vectors of a request; its end follows.
+    pub(super) fn put(&self, embedded: Embedded) {
+        lock(&self.inbox).embedded = Some(Arc::new(embedded));
     }
 
     /// The end of one request. Ignored if it came before.

@@ -24,6 +24,7 @@ mod settle;
 mod shared;
 mod state;
 mod stats;
+mod submit;
 mod telemetry;
 mod thread;
 mod ticket;

@@ -1,7 +1,7 @@
 //! Aborts a forward pass that nobody waits for any more.
 
 use super::lock;
-use crate::core::{RequestId, Row};
+use crate::core::RequestId;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -23,14 +23,14 @@ struct Watch {
 }
 
 impl PassWatch {
-    /// A pass begins.
-    pub(super) fn begin(&self, rows: &[Row], flag: Option<Arc<AtomicBool>>) {
+    /// A pass begins, for these.
+    pub(super) fn begin(&self, requests: impl Iterator<Item = RequestId>, flag: Option<Arc<AtomicBool>>) {
         let Some(flag) = flag else { return };
         let mut watch = lock(&self.0);
         flag.store(false, Ordering::SeqCst);
         watch.flag = Some(flag);
         if !watch.all {
-            watch.wanted = rows.iter().map(|row| row.request).filter(|id| !watch.cancelled.contains(id)).collect();
+            watch.wanted = requests.filter(|id| !watch.cancelled.contains(id)).collect();
         }
         watch.abort_if_unwanted();
     }
@@ -76,17 +76,14 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::SeqId;
 
-    fn rows(ids: &[u64]) -> Vec<Row> {
-        let row =
-            |id: &u64| Row { request: RequestId(*id), seq: SeqId(0), pos: 0, token: 0, draws: false, scores: false };
-        ids.iter().map(row).collect()
+    fn requests(ids: &[u64]) -> impl Iterator<Item = RequestId> {
+        ids.iter().copied().map(RequestId)
     }
 
     fn watching(ids: &[u64]) -> (PassWatch, Arc<AtomicBool>) {
         let (watch, flag) = (PassWatch::default(), Arc::new(AtomicBool::new(true)));
-        watch.begin(&rows(ids), Some(Arc::clone(&flag)));
+        watch.begin(requests(ids), Some(Arc::clone(&flag)));
         assert!(!flag.load(Ordering::SeqCst), "a pass begins with a clear flag");
         (watch, flag)
     }
@@ -106,11 +103,11 @@ mod tests {
         let (watch, flag) = watching(&[1]);
         watch.end();
         watch.cancel(RequestId(2));
-        watch.begin(&rows(&[2]), Some(Arc::clone(&flag)));
+        watch.begin(requests(&[2]), Some(Arc::clone(&flag)));
         assert!(flag.load(Ordering::SeqCst));
         watch.end();
         watch.settle(RequestId(2));
-        watch.begin(&rows(&[2]), Some(Arc::clone(&flag)));
+        watch.begin(requests(&[2]), Some(Arc::clone(&flag)));
         assert!(!flag.load(Ordering::SeqCst));
     }
 
@@ -128,7 +125,7 @@ mod tests {
         watch.cancel_all();
         assert!(flag.load(Ordering::SeqCst));
         watch.end();
-        watch.begin(&rows(&[3]), Some(Arc::clone(&flag)));
+        watch.begin(requests(&[3]), Some(Arc::clone(&flag)));
         assert!(flag.load(Ordering::SeqCst));
     }
 }

@@ -12,12 +12,19 @@ use std::sync::{Arc, Mutex};
 /// Breakers that are remembered: each took a look at the whole vocabulary.
 const MAX_KNOWN: usize = 64;
 
-/// A request's prompt, and what else of it waits for the vocabulary.
+/// What of a request waits for the vocabulary.
 pub(super) struct Asked {
-    pub(super) prompt: Prompt,
-    pub(super) words: Words,
+    pub(super) input: Input,
     /// Answers.
     pub(super) n: u32,
+}
+
+/// What a request begins with.
+pub(super) enum Input {
+    /// A prompt, and what else of the request is in words.
+    Prompt(Prompt, Box<Words>),
+    /// Texts to embed.
+    Texts(Vec<Prompt>),
 }
 
 /// Makes tokens of words, and remembers what was costly.
@@ -29,7 +36,11 @@ pub(super) struct Settler {
 impl Settler {
     /// Complete a request.
     pub(super) fn settle(&self, asked: Asked, model: &Model, request: &mut Request) -> Result<(), Error> {
-        let Asked { prompt, mut words, n: _ } = asked;
+        let Asked { input, n: _ } = asked;
+        let (prompt, mut words) = match input {
+            Input::Prompt(prompt, words) => (prompt, words),
+            Input::Texts(texts) => return embed(texts, model, request),
+        };
         let tokenizer = &*model.tokenizer;
         let (tokens, Shape { grammar, shown, stop }) = prompt.tokens(model)?;
         request.prompt = tokens.into();
@@ -66,6 +77,27 @@ impl Settler {
         }
         Arc::new(all)
     }
+}
+
+/// The tokens of texts. What is wrong with one names it.
+fn embed(texts: Vec<Prompt>, model: &Model, request: &mut Request) -> Result<(), Error> {
+    let is_one = texts.len() == 1;
+    let tokens = |(index, text): (usize, Prompt)| {
+        let tokens = text.tokens(model).map(|(tokens, _)| Arc::from(tokens));
+        tokens.map_err(|error| {
+            if let Error::Prompt(what) = &error
+                && !is_one
+            {
+                return Error::Prompt(format!("text {index} of the input: {what}"));
+            }
+            error
+        })
+    };
+    let texts: Vec<Arc<[Token]>> = texts.into_iter().enumerate().map(tokens).collect::<Result<_, _>>()?;
+    if let Some(embed) = &mut request.embed {
+        embed.texts = texts.into();
+    }
+    Ok(())
 }
 
 fn breakers_of(text: &str, tokenizer: &dyn Tokenizer) -> Breakers {

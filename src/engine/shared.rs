@@ -2,23 +2,23 @@
 
 use super::clock::Clock;
 use super::home::Home;
-use super::intake::{Closing, Entry, Intake, Removed, Stage, Verdict};
+use super::intake::{Closing, Entry, Intake, Removed, Stage};
 use super::loader::MakeBackend;
 use super::lock;
 use super::mailbox::{Cancelling, Mailbox, wait_for};
 use super::metrics::Metrics;
 use super::pass_watch::PassWatch;
-use super::prompt::{Identity, Model, Prompt, first_limit};
+use super::prompt::{Identity, Model};
 use super::sessions::Transfer;
-use super::settle::{Asked, Settler};
+use super::settle::Settler;
 use super::state::{State, StateCell};
 use super::stats::StatsCell;
 use super::telemetry::Telemetry;
 use super::waker::Wakes;
 use crate::backend::Pick;
-use crate::core::{Event, FinishReason, Finished, Limits, Mode, Request, RequestId, Stats, Time};
+use crate::core::{Event, FinishReason, Finished, Limits, RequestId, Stats, Time};
 use crate::error::Error;
-use crate::options::{RequestOptions, StartOptions};
+use crate::options::StartOptions;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
@@ -113,62 +113,6 @@ impl Shared {
     /// Tell the engine thread; it may be gone.
     pub(super) fn send(&self, command: Command) {
         drop(self.commands.send(command));
-    }
-
-    /// Take a request in, or refuse it through its mailbox.
-    pub(super) fn submit(&self, prompt: Prompt, options: RequestOptions, mode: Mode) -> (Arc<Mailbox>, u64) {
-        let at = self.clock.now();
-        let n = options.n;
-        let (request, words) = Request::draft(options, mode, &self.options, self.fresh_seed(at));
-        let seed = request.sampling.seed;
-        let due = first_limit(&request).map_or(Time::NEVER, |(limit, _)| at + limit);
-        let mailbox = match self.with_intake(|intake| intake.arrive(at, request, Asked { prompt, words, n })) {
-            Verdict::Held(mailbox) => {
-                self.watch_held(due);
-                mailbox
-            }
-            Verdict::Refused(mailbox, error) => self.refuse(mailbox, &error),
-            Verdict::Prepare(model, mut request, asked) => match self.settler.settle(*asked, &model, &mut request) {
-                Ok(()) => self.enter(at, *request, n, due),
-                Err(error) => {
-                    let mailbox = self.with_intake(|intake| {
-                        intake.release(n);
-                        intake.name(at, &mut request, n)
-                    });
-                    self.refuse(mailbox, &error)
-                }
-            },
-        };
-        (mailbox, seed)
-    }
-
-    fn enter(&self, at: Time, request: Request, n: u32, due: Time) -> Arc<Mailbox> {
-        let entered = self.with_intake(|intake| {
-            let (mailbox, entries) = intake.enter(at, request, n)?;
-            let held = entries.len() < n as usize;
-            if !entries.is_empty() {
-                self.send(Command::Submit(entries));
-            }
-            Ok((mailbox, held))
-        });
-        match entered {
-            Ok((mailbox, held)) => {
-                if held {
-                    self.watch_held(due);
-                }
-                mailbox
-            }
-            Err((mailbox, error)) => self.refuse(mailbox, &error),
-        }
-    }
-
-    fn refuse(&self, mailbox: Arc<Mailbox>, error: &Error) -> Arc<Mailbox> {
-        for id in mailbox.ids() {
-            self.metrics.fail(error);
-            let finished = mailbox.ended_outside(id, Err(error.clone()), self.clock.now());
-            mailbox.finish(finished, &mut Wakes::default());
-        }
-        mailbox
     }
 
     /// End a request with what the core says of it, unless it ended before.
@@ -266,7 +210,7 @@ impl Shared {
     }
 
     /// Somebody is held back, until then at most.
-    fn watch_held(&self, due: Time) {
+    pub(super) fn watch_held(&self, due: Time) {
         if self.held_until.fetch_min(due.0, Ordering::Relaxed) > due.0 {
             self.send(Command::Look);
         }
@@ -358,7 +302,7 @@ impl Shared {
     }
 
     /// Not secret, only different: 32 bits, so that people can type it.
-    fn fresh_seed(&self, at: Time) -> u64 {
+    pub(super) fn fresh_seed(&self, at: Time) -> u64 {
         self.seeds.hash_one((at.0, self.n_in_flight.load(Ordering::Relaxed))) >> 32
     }
 

@@ -132,7 +132,7 @@ impl EngineThread {
         let now = self.shared.clock.now();
         let undrawn: Vec<RequestId> = match &outcome {
             Outcome::Decode(outcome) => outcome.undrawn().collect(),
-            Outcome::Prepare(_) | Outcome::Strategy(_) => Vec::new(),
+            Outcome::Prepare(_) | Outcome::Embed(_) | Outcome::Strategy(_) => Vec::new(),
         };
         self.scheduler.apply(now, work, outcome);
         for request in undrawn {
@@ -153,13 +153,21 @@ impl EngineThread {
         match work {
             Work::Prepare(ops) => Outcome::Prepare(self.backend.prepare(ops)),
             Work::Decode(rows) => {
-                self.shared.passes.begin(rows, self.backend.abort_flag());
+                let requests = rows.iter().map(|row| row.request);
+                self.shared.passes.begin(requests, self.backend.abort_flag());
                 let outcome = self.backend.decode(rows);
                 self.shared.passes.end();
                 if outcome.status == PassStatus::Done {
                     self.shared.metrics.pass(rows);
                 }
                 Outcome::Decode(outcome)
+            }
+            Work::Embed(parts) => {
+                let requests = parts.iter().map(|part| part.request);
+                self.shared.passes.begin(requests, self.backend.abort_flag());
+                let outcome = self.backend.embed(parts);
+                self.shared.passes.end();
+                Outcome::Embed(outcome)
             }
             Work::Strategy(view) => Outcome::Strategy(match strategy_id(&self.shared.options) {
                 Some(id) => self.callables.strategy(id, view.clone(), STRATEGY_DEADLINE),
@@ -216,8 +224,14 @@ impl EngineThread {
     /// Tell the callers and the listeners what happened in this turn, then wake each of them once.
     fn route_events(&mut self) {
         while let Some(event) = self.scheduler.poll_event() {
-            if let Some(event) = self.transfers.take(event) {
-                self.route(&event);
+            match self.transfers.take(event) {
+                Some(Event::Embedded { request, embedded }) => {
+                    if let Some(mailbox) = self.routes.get(&request) {
+                        mailbox.put(embedded);
+                    }
+                }
+                Some(event) => self.route(&event),
+                None => {}
             }
         }
         self.wakes = Wakes::default();
@@ -246,7 +260,9 @@ impl EngineThread {
             Event::Queued { request, .. } | Event::Parked { request, .. } | Event::Resumed { request, .. } => {
                 Some(request)
             }
-            Event::Token { .. } | Event::SessionSaved { .. } | Event::SessionLoaded { .. } => return,
+            Event::Token { .. } | Event::Embedded { .. } | Event::SessionSaved { .. } | Event::SessionLoaded { .. } => {
+                return;
+            }
             Event::Tick { .. }
             | Event::KvPressure { .. }
             | Event::TierChanged { .. }

@@ -3,18 +3,20 @@
 //! `tools/gen_options.py` renders Python's signatures, the command line's flags and `docs/options.md` from them.
 //! A consumer destructures a struct without `..`, so that an option nobody reads does not compile.
 
+mod embedding;
 mod grammar;
 mod sampling;
 mod table;
 mod texts;
 mod value;
 
+pub use embedding::Normalize;
 pub use grammar::GrammarSource;
 pub use sampling::{LogitBias, SamplerCallable, SamplerKind, SamplerOrder, TokenOrText};
 pub use table::*;
 pub use texts::{JsonSchema, Key, PathName, Texts};
 pub use value::{
-    AttentionType, BatchStrategy, CacheType, FlashAttention, OptionType, QueueFullPolicy, Range, RopeScaling,
+    AttentionType, BatchStrategy, CacheType, FlashAttention, OptionType, Pooling, QueueFullPolicy, Range, RopeScaling,
     SplitMode, StrategyOption, Value,
 };
 

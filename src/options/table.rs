@@ -1,9 +1,9 @@
-//! The two tables.
+//! The three tables.
 
 use super::{
-    AttentionType, BatchStrategy, CacheType, FlashAttention, JsonSchema, Key, LogitBias, OptionSpec, OptionType,
-    Options, PathName, QueueFullPolicy, Range, RopeScaling, SamplerCallable, SamplerOrder, SplitMode, StrategyOption,
-    Texts, Value,
+    AttentionType, BatchStrategy, CacheType, FlashAttention, JsonSchema, Key, LogitBias, Normalize, OptionSpec,
+    OptionType, Options, PathName, Pooling, QueueFullPolicy, Range, RopeScaling, SamplerCallable, SamplerOrder,
+    SplitMode, StrategyOption, Texts, Value,
 };
 use serde::{Deserialize, Serialize};
 
@@ -307,5 +307,21 @@ options! {
         sampler: Option<SamplerCallable> = None;
         /// Seed of the request's draws; None draws one, which the completion reports.
         seed: Option<u64> = None;
+    }
+}
+
+options! {
+    /// Options of one request for embeddings.
+    EmbedOptions {
+        /// How the vectors of a text's tokens become one: "mean", "cls" (the first token's), "last", or "none" (they stay apart). "auto" takes the model's own way, the mean where it has none.
+        pooling: Pooling = Pooling::Auto, alias ["pooling_type"];
+        /// What a vector is divided by: "euclidean" (its length, 2), "taxicab" (the sum of its values without signs, 1), "max_abs" (its largest value, of which 32760 is made, 0), "none" (nothing, -1), or the number of another p-norm. True means "euclidean", False "none".
+        normalize: Normalize = Normalize::EUCLIDEAN, range -1.0..1_000_000.0, alias ["embd_normalize"];
+        /// Who goes first among requests for embeddings: the lower, the sooner. Equal ones take turns, text by text.
+        priority: i32 = 0, range -1_000_000.0..1_000_000.0;
+        /// Time for the whole request, from submission; None means no limit.
+        timeout: Option<f64> = None, range 0.0..1e9, unit "seconds";
+        /// Time until its first text is computed; None means no limit.
+        queue_timeout: Option<f64> = None, range 0.0..1e9, unit "seconds";
     }
 }

@@ -346,3 +346,18 @@ choice!(
         NonCausal = "non_causal",
     }
 );
+choice!(
+    /// How the vectors of a text's tokens become one.
+    Pooling {
+        /// As the model's file says; the mean where it says nothing.
+        Auto = "auto",
+        /// Their mean.
+        Mean = "mean",
+        /// The first token's.
+        Cls = "cls",
+        /// The last token's.
+        Last = "last",
+        /// They do not: a text has a vector for each token.
+        None = "none",
+    }
+);

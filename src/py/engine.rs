@@ -6,7 +6,7 @@ use super::hub::{Hub, duration, wait_in_slices};
 use super::model::Model;
 use super::strategy::{self, PyCallables};
 use super::ticket::{Registered, Ticket};
-use super::{convert, errors, key, loaders, metrics};
+use super::{convert, embeddings, errors, key, loaders, metrics};
 use crate::chat::{Asked, Conversation};
 use crate::core::{Mode, RequestId};
 use crate::engine::{self, EngineConfig, Prompt};
@@ -200,6 +200,14 @@ impl Engine {
     ) -> PyResult<Ticket> {
         let error = if code == "invalid_template" { Error::Template(message) } else { Error::Prompt(message) };
         self.send(py, Prompt::Chat(Box::new(move |_| Err(error))), options, stream)
+    }
+
+    /// Submit texts that are to become vectors.
+    fn embed(&self, py: Python<'_>, texts: &Bound<'_, PyAny>, options: &Bound<'_, PyDict>) -> PyResult<Ticket> {
+        let options = embeddings::options(options)?;
+        let texts = embeddings::texts(texts)?;
+        let ticket = py.detach(|| self.get().embed(texts, &options)).map_err(|e| errors::raise(py, &e))?;
+        Ok(Ticket::new(ticket, None))
     }
 
     /// Cancel a request; unknown and ended ones are left alone.

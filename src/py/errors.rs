@@ -1,6 +1,6 @@
 //! Errors out: one Python exception for each variant, matched exhaustively.
 
-use crate::error::{Error, TimeoutKind};
+use crate::error::{Error, TextBound, TimeoutKind};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -37,6 +37,14 @@ pub(super) fn to_exception<'py>(
             fields.set_item("n_ctx", n_ctx)?;
             "ContextFullError"
         }
+        Error::TextTooLong { index, n_tokens, n_max, bound: _ } => {
+            fields.set_item("n_prompt_tokens", n_tokens)?;
+            fields.set_item("n_ctx", n_max)?;
+            fields.set_item("index", index)?;
+            "TextTooLongError"
+        }
+        Error::Unsupported(_) => "UnsupportedError",
+        Error::Cancelled => "RequestCancelledError",
         Error::Prompt(_) => "PromptError",
         Error::Template(_) => "ChatTemplateError",
         Error::Grammar(_) => "GrammarError",
@@ -82,6 +90,9 @@ pub(super) fn error_samples(py: Python<'_>) -> PyResult<Vec<(String, bool, Bound
         Error::RequestTimeout { kind: TimeoutKind::Queue, limit_s: 1.5 },
         Error::EmptyPrompt,
         Error::ContextFull { n_prompt_tokens: 9, n_ctx: 8 },
+        Error::TextTooLong { index: 1, n_tokens: 9, n_max: 8, bound: TextBound::Pass },
+        Error::Unsupported(text()),
+        Error::Cancelled,
         Error::Prompt(text()),
         Error::Template(text()),
         Error::Grammar(text()),

@@ -112,7 +112,7 @@ pub(super) fn describe<'py>(
             measured.set_item("prefix_cache_tokens", prefix_cache_tokens)?;
             measured.set_item("queue_ms", ms(*queue))?;
             meta.set_item("request_id", request.0)?;
-            meta.set_item("seq_id", seq.0)?;
+            meta.set_item("seq_id", seq.map(|s| s.0))?;
             meta.set_item("mode", mode.word())?;
             set_session(meta, session.as_ref())?;
             set_source(meta, *prefix_source, *prefix_reason)?;
@@ -126,6 +126,7 @@ pub(super) fn describe<'py>(
         | Event::Token { .. }
         | Event::SessionSaved { .. }
         | Event::SessionLoaded { .. }
+        | Event::Embedded { .. }
         | Event::StrategyFailed { .. } => rare(event, measured, meta),
     }
 }
@@ -174,6 +175,11 @@ fn rare<'py>(event: &Event, measured: &Bound<'py, PyDict>, meta: &Bound<'py, PyD
         Event::StrategyFailed { reason } => {
             meta.set_item("reason", reason)?;
             Ok("strategy_failed")
+        }
+        Event::Embedded { request, embedded } => {
+            measured.set_item("texts", embedded.vectors.len())?;
+            meta.set_item("request_id", request.0)?;
+            Ok("embedded")
         }
         Event::Chunk { .. }
         | Event::Token { .. }

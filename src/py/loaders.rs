@@ -52,9 +52,7 @@ impl Loader for File {
         let identity = identity(path, model.n_ctx_orig(), context_properties(&options));
         Ok(Loaded {
             model: Model { tokenizer: model.clone(), handle: Some(model), identity },
-            make_backend: Box::new(move || {
-                Ok(Box::new(llama::LlamaBackend::new(shared, &options)?) as Box<dyn Backend>)
-            }),
+            make_backend: Box::new(move || llama::backend(shared, &options)),
         })
     }
 }
@@ -159,6 +157,8 @@ fn set(simulated: &mut Simulated, name: &str, value: &str) -> Result<(), Error> 
         "seed" => config.seed = number()? as u64,
         "n_vocab" => config.n_vocab = whole()?,
         "eog_every" => config.eog_every = whole()?,
+        "n_embd" => config.n_embd = whole()?,
+        "encoder" => config.is_encoder = number()? > 0.0,
         "kv_full" => config.fault_rates.kv_full = whole()?,
         "fail" => config.fault_rates.fail = whole()?,
         "fail_draw" => config.fault_rates.fail_draw = whole()?,

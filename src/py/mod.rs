@@ -4,6 +4,7 @@
 
 mod chat;
 mod convert;
+mod embeddings;
 mod engine;
 mod errors;
 mod events;
@@ -58,7 +59,10 @@ fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyDict
         n_prefix_cache_tokens,
         n_generated_tokens,
         n_parked,
-        n_evicted
+        n_evicted,
+        embedding_requests,
+        n_embedded_texts,
+        n_embedded_tokens
     );
     Ok(dict)
 }

@@ -1,15 +1,16 @@
 //! The option tables, for `tools/gen_options.py`.
 
-use crate::options::{OptionSpec, Options, RequestOptions, StartOptions};
+use crate::options::{EmbedOptions, OptionSpec, Options, RequestOptions, StartOptions};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-/// The two tables, `start` and `request`, as lists of rows in the order of declaration.
+/// The tables, `start`, `request` and `embed`, as lists of rows in the order of declaration.
 #[pyfunction]
 pub(super) fn option_tables(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let tables = PyDict::new(py);
     tables.set_item("start", rows(py, &StartOptions::table())?)?;
     tables.set_item("request", rows(py, &RequestOptions::table())?)?;
+    tables.set_item("embed", rows(py, &EmbedOptions::table())?)?;
     Ok(tables)
 }
 

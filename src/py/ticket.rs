@@ -1,11 +1,11 @@
 //! One request, as Python's `Generation` holds it.
 
 use super::chat::Syntax;
-use super::errors;
 use super::hub::{Hub, new_key, wait_in_slices};
 use super::logprobs;
 use super::next_chunk::NextChunk;
-use crate::core::{FinishReason, Finished, StopCause, Telling, sibling_seed};
+use super::{embeddings, errors};
+use crate::core::{FinishReason, Finished, Mode, StopCause, Telling, sibling_seed};
 use crate::engine::{self, Interest, Item, SoFar};
 use crate::error::Error;
 use crate::options::RequestOptions;
@@ -97,7 +97,7 @@ impl Ticket {
             Some(Outcome::Error(error)) if !self.has_raised.swap(true, Ordering::Relaxed) => {
                 Err(PyErr::from_value(error))
             }
-            Some(Outcome::Error(_) | Outcome::Completion(_)) | None => Ok(Next::End),
+            Some(Outcome::Error(_) | Outcome::Result(_)) | None => Ok(Next::End),
         }
     }
 
@@ -132,10 +132,21 @@ impl Ticket {
 
     fn outcome<'py>(&self, py: Python<'py>) -> PyResult<Option<Outcome<'py>>> {
         let Some(finished) = self.inner.mailbox().end() else { return Ok(None) };
-        match &finished.end {
-            Ok(_) => completions(py, &self.inner, &finished, self.syntax()).map(|c| Some(Outcome::Completion(c))),
+        let embeds = finished.mode == Mode::Embed;
+        let end = match &finished.end {
+            Ok(FinishReason::Cancelled) if embeds => &Err(Error::Cancelled),
+            end => end,
+        };
+        match end {
+            Ok(_) => {
+                let made = match self.inner.mailbox().embedded() {
+                    Some(embedded) => embeddings::object(py, &embedded, &finished)?,
+                    None => completions(py, &self.inner, &finished, self.syntax())?,
+                };
+                Ok(Some(Outcome::Result(made)))
+            }
             Err(error) => {
-                let partial = matches!(error, Error::RequestTimeout { .. })
+                let partial = (matches!(error, Error::RequestTimeout { .. }) && !embeds)
                     .then(|| completions(py, &self.inner, &finished, self.syntax()))
                     .transpose()?;
                 let exception = errors::to_exception(py, error, Some(finished.request.0), partial)?;
@@ -147,7 +158,7 @@ impl Ticket {
 
 /// How a request ended, as Python objects.
 enum Outcome<'py> {
-    Completion(Bound<'py, PyAny>),
+    Result(Bound<'py, PyAny>),
     Error(Bound<'py, PyAny>),
 }
 
@@ -328,11 +339,11 @@ impl Ticket {
         self.inner.mailbox().subscribe(interest, hub.signal(key))
     }
 
-    /// The completion, or the exception that the request ended with; None while it runs.
+    /// The completion or the embeddings, or the exception that the request ended with; None while it runs.
     #[pyo3(name = "outcome")]
     fn outcome_object<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         Ok(self.outcome(py)?.map(|outcome| match outcome {
-            Outcome::Completion(object) | Outcome::Error(object) => object,
+            Outcome::Result(object) | Outcome::Error(object) => object,
         }))
     }
 

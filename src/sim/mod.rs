@@ -113,6 +113,11 @@ impl Simulation {
                 self.now = self.now + outcome.eval + outcome.sample;
                 Outcome::Decode(outcome)
             }
+            Work::Embed(parts) => {
+                let outcome = self.backend.embed(parts);
+                self.now = self.now + outcome.eval;
+                Outcome::Embed(outcome)
+            }
             Work::Strategy(_) => Outcome::Strategy(Err("a simulation has no callables".into())),
         };
         self.in_flight = Some((work, outcome));

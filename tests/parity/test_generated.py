@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from llama_batch import REQUEST_OPTIONS, START_OPTIONS, Engine, _core
-from llama_batch._options import RequestOptions, StartOptions
+from llama_batch import EMBED_OPTIONS, REQUEST_OPTIONS, START_OPTIONS, Engine, _core
+from llama_batch._options import EmbedOptions, RequestOptions, StartOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -20,10 +20,10 @@ def test_the_generated_files_are_up_to_date() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("method", ["generate", "stream", "chat", "map"])
+@pytest.mark.parametrize("method", ["generate", "stream", "chat", "map", "embed"])
 def test_each_method_spells_out_every_request_option(method: str) -> None:
     parameters = inspect.signature(getattr(Engine, method)).parameters
-    for name, spec in REQUEST_OPTIONS.items():
+    for name, spec in (EMBED_OPTIONS if method == "embed" else REQUEST_OPTIONS).items():
         assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
         assert parameters[name].default == spec.default
         assert set(spec.aliases) <= set(parameters)
@@ -34,12 +34,14 @@ def test_the_engine_spells_out_every_start_option() -> None:
     assert all(parameters[name].default == spec.default for name, spec in START_OPTIONS.items())
     assert set(StartOptions.__annotations__) == set(START_OPTIONS)
     assert set(RequestOptions.__annotations__) == set(REQUEST_OPTIONS)
+    assert set(EmbedOptions.__annotations__) == set(EMBED_OPTIONS)
 
 
 def test_the_tables_are_those_of_rust() -> None:
     tables = _core.option_tables()
     assert [row["name"] for row in tables["start"]] == list(START_OPTIONS)
     assert [row["name"] for row in tables["request"]] == list(REQUEST_OPTIONS)
+    assert [row["name"] for row in tables["embed"]] == list(EMBED_OPTIONS)
 
 
 def test_a_type_checker_refuses_what_the_runtime_refuses(tmp_path: Path) -> None:
@@ -47,7 +49,7 @@ def test_a_type_checker_refuses_what_the_runtime_refuses(tmp_path: Path) -> None
     file = tmp_path / "use.py"
     file.write_text(
         "import asyncio\n"
-        "from llama_batch import Completion, Engine, LlamaBatchError\n"
+        "from llama_batch import Completion, Embeddings, Engine, LlamaBatchError\n"
         "engine = Engine('sim:', n_parallel=2, temperature=0.5)\n"
         "done: Completion = engine.generate('x', max_tokens=5, temperature=0).result()\n"
         "one: Completion = next(engine.map(['x']))\n"
@@ -60,6 +62,11 @@ def test_a_type_checker_refuses_what_the_runtime_refuses(tmp_path: Path) -> None
         "    again: Completion = await task\n"
         "    print(gathered, again)\n"
         "    return await engine.chat([{'role': 'user', 'content': 'x'}])\n"
+        "vectors: Embeddings = engine.embed(['x', 'y'], pooling='mean', normalize=3).result()\n"
+        "first: float = vectors.vectors[0][0]\n"
+        "engine.embed([[1, 2], [3]], normalize='none', embd_normalize=None)\n"
+        "engine.embed('x', pooling='rank')  # error\n"
+        "engine.embed('x', max_tokens=5)  # error\n"
         "engine.generate('x', max_tokns=5)  # error\n"
         "engine.generate('x', max_tokens='5')  # error\n"
         "Engine('sim:', flash_attn='maybe')  # error\n"

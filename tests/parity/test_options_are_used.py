@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from llama_batch import REQUEST_OPTIONS, START_OPTIONS
+from llama_batch import EMBED_OPTIONS, REQUEST_OPTIONS, START_OPTIONS
 
 SOURCES = Path(__file__).parents[2] / "src"
 READERS = "\n".join(
@@ -16,6 +16,6 @@ READERS = "\n".join(
 )
 
 
-@pytest.mark.parametrize("name", [*START_OPTIONS, *REQUEST_OPTIONS])
+@pytest.mark.parametrize("name", [*START_OPTIONS, *REQUEST_OPTIONS, *EMBED_OPTIONS])
 def test_the_option_is_read(name: str) -> None:
     assert re.search(rf"(?:options|request|sampling|self|limits)\.{name}\b|\b{name}\b\s*[,:}}]", READERS), name

@@ -1,7 +1,8 @@
-"""Models that llama.cpp computes in a fraction of a millisecond: one for each kind of memory, with random weights.
+"""Models that llama.cpp computes in a fraction of a millisecond: one for each kind of memory, and an encoder.
 
-The weights are drawn so that the text depends on all that came before it: attention looks at a few of many tokens and
-the states of recurrent layers fade over hundreds. So a prefix that is wrong, missing or at another place shows.
+The weights are random, and drawn so that the text depends on all that came before it: attention looks at a few of many
+tokens and the states of recurrent layers fade over hundreds. So a prefix that is wrong, missing or at another place
+shows.
 """
 
 from __future__ import annotations
@@ -56,11 +57,11 @@ def _merges(letters: list[str]) -> list[tuple[str, str]]:
 class _Maker:
     """Writes one model: its vocabulary and sizes, then tensors as they are asked for."""
 
-    def __init__(self, path: Path, architecture: str, seed: int) -> None:
+    def __init__(self, path: Path, architecture: str, seed: int, n_ctx: int = N_CTX) -> None:
         self._random = np.random.default_rng(seed)
         self.out = gguf.GGUFWriter(path, architecture)
         self.out.add_name(f"Tiny {architecture}")
-        self.out.add_context_length(N_CTX)
+        self.out.add_context_length(n_ctx)
         self.out.add_embedding_length(WIDTH)
         self.out.add_block_count(LAYERS)
         self.out.add_layer_norm_rms_eps(1e-5)
@@ -225,11 +226,74 @@ def hybrid(path: Path) -> None:
     model.close()
 
 
+class _EncoderMaker(_Maker):
+    """With the vocabulary of BERT: words begin with a bar, and a text stands between two control tokens."""
+
+    def _vocabulary(self) -> None:
+        letters = [chr(code) for code in range(ord("!"), ord("~") + 1)]
+        words = [word.replace("_", "") for word in "_the _of _and _cat _dog _sat _on _mat _king _queen".split()]
+        control = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+        tokens = [*control, *letters, *(f"\N{LOWER ONE EIGHTH BLOCK}{token}" for token in [*letters, *words])]
+        kinds = [gguf.TokenType.CONTROL] * len(control) + [gguf.TokenType.NORMAL] * (len(tokens) - len(control))
+        self.n_vocab = len(tokens)
+        self.out.add_vocab_size(self.n_vocab)
+        self.out.add_tokenizer_model("bert")
+        self.out.add_tokenizer_pre("default")
+        self.out.add_token_list(tokens)
+        self.out.add_token_types(kinds)
+        self.out.add_token_type_count(2)
+        self.out.add_pad_token_id(0)
+        self.out.add_unk_token_id(1)
+        self.out.add_bos_token_id(2)
+        self.out.add_sep_token_id(3)
+
+    def norm(self, name: str) -> None:
+        self.spread(f"{name}.weight", WIDTH, low=0.5, high=1.5)
+        self.spread(f"{name}.bias", WIDTH, low=-0.2, high=0.2)
+
+    def affine(self, name: str, n_out: int, n_in: int, gain: float = 1.0) -> None:
+        self.linear(f"{name}.weight", n_out, n_in, gain)
+        self.spread(f"{name}.bias", n_out, low=-0.2, high=0.2)
+
+
+def encoder(path: Path, *, pooling: gguf.PoolingType = gguf.PoolingType.MEAN, n_ctx: int = 256) -> None:
+    """Each token sees all, and no memory: BERT's architecture, which generates nothing.
+
+    Args:
+        path: the file.
+        pooling: the model's own.
+        n_ctx: positions that it has embeddings for.
+    """
+    model = _EncoderMaker(path, "bert", 5, n_ctx)
+    model.out.add_feed_forward_length(FFN_WIDTH)
+    model.out.add_head_count(HEADS)
+    model.out.add_layer_norm_eps(1e-5)
+    model.out.add_causal_attention(False)
+    model.out.add_pooling_type(pooling)
+    for name, n_rows, size in (
+        ("token_embd", model.n_vocab, 1.0),
+        ("token_types", 2, 0.2),
+        ("position_embd", n_ctx, 0.5),
+    ):
+        model.spread(f"{name}.weight", n_rows, WIDTH, low=-size, high=size)
+    model.norm("token_embd_norm")
+    for layer in range(LAYERS):
+        at = f"blk.{layer}"
+        for part in ("attn_q", "attn_k", "attn_v", "attn_output"):
+            model.affine(f"{at}.{part}", WIDTH, WIDTH)
+        model.norm(f"{at}.attn_output_norm")
+        model.affine(f"{at}.ffn_up", FFN_WIDTH, WIDTH)
+        model.affine(f"{at}.ffn_down", WIDTH, FFN_WIDTH)
+        model.norm(f"{at}.layer_output_norm")
+    model.close()
+
+
 WRITERS: dict[str, Callable[[Path], None]] = {
     "full": full,
     "sliding": sliding,
     "recurrent": recurrent,
     "hybrid": hybrid,
+    "encoder": encoder,
 }
 
 

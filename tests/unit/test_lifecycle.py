@@ -146,16 +146,17 @@ def test_a_forked_child_has_a_clear_error_and_ends_cleanly() -> None:
         "stream = engine.stream('x', max_tokens=100000)\n"
         "next(stream)\n"
         "events = engine.events()\n"
+        "job = engine.embed(['x'] * 100000)\n"
         "child = os.fork()\n"
         "if child == 0:\n"
         "    for use in (lambda: engine.generate('x'), engine.stats, engine.metrics, stream.result,\n"
-        "                engine.wait_ready, lambda: list(events)):\n"
+        "                engine.wait_ready, lambda: list(events), lambda: engine.embed('x'), job.result):\n"
         "        try:\n"
         "            use()\n"
         "            print('used')\n"
         "        except llama_batch.EngineForkedError as error:\n"
         "            print(error.code)\n"
-        "    del stream, engine\n"
+        "    del stream, job, engine\n"
         "    with llama_batch.Engine('sim:') as own:\n"
         "        print(own.generate('x', max_tokens=1).result().finish_reason)\n"
         "else:\n"
@@ -163,14 +164,20 @@ def test_a_forked_child_has_a_clear_error_and_ends_cleanly() -> None:
         "    print(os.waitstatus_to_exitcode(status), stream.done())\n"
     )
     assert done.stderr == ""
-    assert done.stdout == "forked\n" * 6 + "max_tokens\n0 False\n"
+    assert done.stdout == "forked\n" * 8 + "max_tokens\n0 False\n"
     assert done.returncode == 0
     assert issubclass(EngineForkedError, EngineClosedError)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such signal to send")
 @pytest.mark.parametrize(
-    "wait", ["generation.result()", "list(generation)", "list(engine.map(['x']*9, max_tokens=9999))"]
+    "wait",
+    [
+        "generation.result()",
+        "list(generation)",
+        "list(engine.map(['x']*9, max_tokens=9999))",
+        "engine.embed(['x']*99999).result()",
+    ],
 )
 def test_ctrl_c_ends_a_wait(wait: str) -> None:
     body = (

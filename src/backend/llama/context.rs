@@ -28,6 +28,8 @@ pub(super) struct Layout {
     pub(super) n_seq_max: u32,
     pub(super) n_outputs: u32,
     pub(super) unified: bool,
+    /// Whether it gives the vector of each token, in the place of logits that somebody looks at.
+    pub(super) embeds: bool,
 }
 
 /// Threads that sleep between passes. ggml would otherwise start and join them for every graph.
@@ -77,6 +79,19 @@ impl Context {
     /// [`Error::Option`] where options contradict each other or the model; [`Error::ModelLoad`] where the memory does
     /// not suffice or llama.cpp refuses, with its reason.
     pub(super) fn new(model: Arc<Model>, options: &StartOptions, layout: &Layout) -> Result<Self, Error> {
+        Self::with_flag(model, options, layout, Arc::default())
+    }
+
+    /// The same, with a flag that aborts passes of other contexts too.
+    ///
+    /// # Errors
+    /// Those of [`Self::new`].
+    pub(super) fn with_flag(
+        model: Arc<Model>,
+        options: &StartOptions,
+        layout: &Layout,
+        abort: Arc<AtomicBool>,
+    ) -> Result<Self, Error> {
         let mut params = context_params(options)?;
         params.n_ctx = layout.n_ctx;
         params.n_batch = layout.n_batch;
@@ -84,13 +99,17 @@ impl Context {
         params.n_seq_max = layout.n_seq_max;
         params.n_outputs_max = layout.n_outputs;
         params.kv_unified = layout.unified;
+        params.embeddings = layout.embeds;
+        if layout.embeds && model.pooling().is_some() {
+            // Of tokens: what they become is not llama.cpp's to say.
+            params.pooling_type = sys::LLAMA_POOLING_TYPE_NONE;
+        }
         let physical = n_physical_cores();
         let or_physical = |n: u32| if n == 0 { physical } else { n };
         let n_threads = or_physical(options.n_threads);
         let n_threads_batch = options.n_threads_batch.map_or(n_threads, or_physical);
         params.n_threads = n_threads as i32;
         params.n_threads_batch = n_threads_batch as i32;
-        let abort = Arc::new(AtomicBool::new(false));
         params.abort_callback = Some(on_abort);
         params.abort_callback_data = Arc::as_ptr(&abort).cast_mut().cast();
 
@@ -158,6 +177,24 @@ impl Context {
         Ok((code, unsafe { std::slice::from_raw_parts_mut(logits, n) }))
     }
 
+    /// Compute rows that have no [`super::batch::flaw`] in a context that embeds. llama.cpp's code, and a vector for each
+    /// row; the text of an exception otherwise.
+    pub(super) fn embed(&mut self, batch: &mut Batch, rows: &[Row]) -> Result<(i32, &[f32]), String> {
+        let batch = batch.fill(rows);
+        let mut vectors = std::ptr::null_mut();
+        // SAFETY: the context is alive; the batch points to buffers of its length, and its rows were checked.
+        let (code, _) = guarded(|err, err_cap| unsafe {
+            ffi::lb_embed(self.as_ptr(), &raw const batch, &raw mut vectors, err, err_cap)
+        })?;
+        if code != 0 || vectors.is_null() {
+            return Ok((code, &[]));
+        }
+        let n = rows.len() * self.model.n_embd_out() as usize;
+        // SAFETY: in such a context every row is an output, and llama.cpp holds a vector of the model's width for each,
+        // until the next call on the context, which borrowing `self` rules out.
+        Ok((code, unsafe { std::slice::from_raw_parts(vectors, n) }))
+    }
+
     /// Cells in use, where the memory counts them: for tests and reports.
     pub(super) fn used_cells(&self, seq: SeqId) -> Option<u32> {
         // SAFETY: the context is alive, and every sequence id below the limit has a stream.
@@ -199,8 +236,14 @@ impl Context {
 
     /// Forget everything.
     pub(super) fn clear(&mut self) {
-        // SAFETY: the context is alive and has a memory. The data stay as they are: without cells nothing reads them.
-        unsafe { sys::llama_memory_clear(sys::llama_get_memory(self.as_ptr()), false) };
+        // SAFETY: the context is alive; without a memory there is nothing to forget. The data stay as they are: without
+        // cells nothing reads them.
+        unsafe {
+            let memory = sys::llama_get_memory(self.as_ptr());
+            if !memory.is_null() {
+                sys::llama_memory_clear(memory, false);
+            }
+        }
     }
 
     /// What a pass must keep to.

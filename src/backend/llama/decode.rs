@@ -4,6 +4,7 @@ use super::batch::{Batch, Bounds, flaw};
 use super::cells;
 use super::context::{Context, Layout};
 use super::draws::Draws;
+use super::embed::{self, Embedder};
 use super::logs;
 use super::machine::n_physical_cores;
 use super::model::Model;
@@ -12,8 +13,8 @@ use super::ram::{self, Blobs};
 use super::state::Measured;
 use crate::backend::{Backend, Pick, Tokenizer};
 use crate::core::{
-    CellCost, DecodeOutcome, Drawn, Limits, MemoryKind, Op, OpResult, PassStatus, RequestId, Row, SeqId, SeqPositions,
-    StateSize,
+    CellCost, DecodeOutcome, Drawn, EmbedOutcome, EmbedPart, EmbedStatus, Limits, MemoryKind, Op, OpResult, PassStatus,
+    RequestId, Row, SeqId, SeqPositions, StateSize,
 };
 use crate::error::Error;
 use crate::options::StartOptions;
@@ -39,6 +40,7 @@ pub struct LlamaBackend {
     limits: Limits,
     rules: Rules,
     draws: Draws,
+    embedder: Option<Embedder>,
     blobs: Blobs,
     /// For states that pass from one sequence to another.
     buffer: Vec<u8>,
@@ -51,6 +53,12 @@ impl LlamaBackend {
     /// [`Error::Option`] where options contradict each other or the model; [`Error::ModelLoad`] where the model does not
     /// generate text, the memory does not suffice, or llama.cpp fails, with its reason.
     pub fn new(model: Arc<Model>, options: &StartOptions) -> Result<Self, Error> {
+        let no_text = || Error::ModelLoad("this model does not generate text: it only computes embeddings".into());
+        Self::make(model, options)?.ok_or_else(no_text)
+    }
+
+    /// The same; none where the model does not generate text.
+    pub(super) fn make(model: Arc<Model>, options: &StartOptions) -> Result<Option<Self>, Error> {
         if model.has_encoder() {
             return Err(Error::ModelLoad("encoder-decoder models are not supported".into()));
         }
@@ -60,9 +68,7 @@ impl LlamaBackend {
         }
         let (layout, wanted) = layout(&model, options, n_ctx);
         let mut context = Context::new(model, options, &layout)?;
-        let Some(memory) = context.memory() else {
-            return Err(Error::ModelLoad("this model does not generate text: it only computes embeddings".into()));
-        };
+        let Some(memory) = context.memory() else { return Ok(None) };
         let asked = options.n_batch.unwrap_or(2048).min(options.n_ubatch);
         let bounds = Bounds { n_batch: context.bounds(&layout).n_batch.min(asked), ..context.bounds(&layout) };
         let narrow = matches!(memory, MemoryKind::SlidingWindow(_)) && !options.swa_full;
@@ -102,10 +108,14 @@ impl LlamaBackend {
             state,
             cell_cost: cell_cost.unwrap_or_default(),
             ram_bytes: ram::default_bytes(),
+            generates: true,
+            embed: embed::limits(&context.model, options, cells_seq.min(share), true),
         };
         let n_threads = if options.n_threads == 0 { n_physical_cores() } else { options.n_threads };
         let draws = Draws::new(Arc::clone(&context.model), n_threads as usize);
-        Ok(Self { context, batch, bounds, limits, rules, draws, blobs, buffer: Vec::new() })
+        let (model, abort) = (Arc::clone(&context.model), context.abort_flag());
+        let embedder = limits.embed.map(|limits| Embedder::new(model, options, limits, abort));
+        Ok(Some(Self { context, batch, bounds, limits, rules, draws, embedder, blobs, buffer: Vec::new() }))
     }
 
     /// Cells of the KV cache in use, of a sequence's buffer; none where the memory does not count cells.
@@ -232,6 +242,14 @@ impl Backend for LlamaBackend {
         DecodeOutcome { status, rows: rows_out, scored, positions, span, eval, sample }
     }
 
+    fn embed(&mut self, parts: &[EmbedPart]) -> EmbedOutcome {
+        let none = || EmbedStatus::Refused(Error::Unsupported("this model computes no embeddings".into()));
+        match &mut self.embedder {
+            Some(embedder) => embedder.embed(parts),
+            None => EmbedOutcome { status: none(), eval: Duration::ZERO },
+        }
+    }
+
     fn offered(&self, request: RequestId) -> Option<(u64, Vec<f32>)> {
         self.draws.offered(request)
     }
@@ -279,6 +297,7 @@ fn layout(model: &Model, options: &StartOptions, n_ctx: u32) -> (Layout, u32) {
         // Rows of prompts whose tokens are scored are looked at beside those that draw.
         n_outputs: n_seq_max.max(SCORE_BYTES / (4 * model.n_vocab().max(1))).min(n_batch.max(n_seq_max)),
         unified,
+        embeds: false,
     };
     (layout, wanted)
 }

@@ -70,6 +70,7 @@ unsafe extern "C" {
     pub(super) fn lb_model_n_devices(model: *const sys::llama_model) -> i32;
     pub(super) fn lb_model_window(model: *const sys::llama_model) -> i32;
     pub(super) fn lb_model_n_positions(model: *const sys::llama_model) -> i32;
+    pub(super) fn lb_model_is_causal(model: *const sys::llama_model) -> bool;
     pub(super) fn lb_context_need(
         model: *const sys::llama_model,
         shape: *const Shape,
@@ -81,6 +82,13 @@ unsafe extern "C" {
         ctx: *mut sys::llama_context,
         batch: *const sys::llama_batch,
         logits: *mut *mut f32,
+        err: *mut c_char,
+        err_cap: usize,
+    ) -> i32;
+    pub(super) fn lb_embed(
+        ctx: *mut sys::llama_context,
+        batch: *const sys::llama_batch,
+        rows: *mut *mut f32,
         err: *mut c_char,
         err_cap: usize,
     ) -> i32;

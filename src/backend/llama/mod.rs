@@ -10,6 +10,8 @@ mod compilers;
 mod context;
 mod decode;
 mod draws;
+mod embed;
+mod encoder;
 mod ffi;
 mod gguf;
 mod load;
@@ -26,6 +28,7 @@ mod tokenizer;
 
 pub use chat::ChatParser;
 pub use decode::LlamaBackend;
+pub use encoder::{EncoderBackend, backend};
 pub use load::{Device, devices, load, shards};
 pub use logs::{Drained, Level, Line, drain as drain_logs, set_level as set_log_level};
 pub use machine::{available_memory, n_physical_cores};

@@ -99,6 +99,23 @@ impl Model {
         }
     }
 
+    /// Whether each token looks at those before it only, where the options do not say.
+    pub(super) fn is_causal(&self) -> bool {
+        // SAFETY: the model is alive.
+        unsafe { ffi::lb_model_is_causal(self.as_ptr()) }
+    }
+
+    /// llama.cpp's number of the pooling that the file names, where it names one.
+    pub(super) fn pooling(&self) -> Option<String> {
+        self.metadata_value(&(self.architecture() + ".pooling_type"))
+    }
+
+    /// Values of the vectors that it gives.
+    pub(super) fn n_embd_out(&self) -> u32 {
+        // SAFETY: the model is alive.
+        unsafe { sys::llama_model_n_embd_out(self.as_ptr()) }.max(0) as u32
+    }
+
     /// Whether an encoder runs before the model generates (T5 and its kin).
     pub(super) fn has_encoder(&self) -> bool {
         // SAFETY: the model is alive.

@@ -29,7 +29,15 @@ pub fn score(
     let chunk = chunk.clamp(1, options.n_ubatch as usize);
     let n_ctx = (tokens.len() as u32).next_multiple_of(256);
     let n_rows = chunk as u32;
-    let layout = Layout { n_ctx, n_batch: n_rows, n_ubatch: n_rows, n_seq_max: 1, n_outputs: n_rows, unified: true };
+    let layout = Layout {
+        n_ctx,
+        n_batch: n_rows,
+        n_ubatch: n_rows,
+        n_seq_max: 1,
+        n_outputs: n_rows,
+        unified: true,
+        embeds: false,
+    };
     let mut context = Context::new(Arc::clone(model), options, &layout)?;
     if context.memory().is_none() {
         return Err(Error::ModelLoad("this model does not generate text".into()));

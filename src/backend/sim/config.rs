@@ -1,6 +1,8 @@
 //! What is simulated.
 
-use crate::core::{CellCost, Limits, MemoryKind, StateSize};
+use crate::core::{CellCost, EmbedLimits, Limits, MemoryKind, StateSize};
+use crate::error::TextBound;
+use crate::options::Pooling;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -110,6 +112,10 @@ pub struct SimConfig {
     pub seed: u64,
     /// One in so many tokens ends a generation; 0 means none does.
     pub eog_every: u32,
+    /// Values of the vector of a text; 0 means that it computes none.
+    pub n_embd: u32,
+    /// It generates no text, and reads those that it embeds whole.
+    pub is_encoder: bool,
     /// Length of passes.
     pub latency: Latency,
     /// Let passes really take their time; otherwise it is only told.
@@ -134,6 +140,8 @@ impl Default for SimConfig {
             cell_cost: CellCost::default(),
             seed: 0,
             eog_every: 0,
+            n_embd: 16,
+            is_encoder: false,
             latency: Latency::default(),
             real_time: false,
             fault_rates: FaultRates::default(),
@@ -142,6 +150,20 @@ impl Default for SimConfig {
 }
 
 impl SimConfig {
+    fn embed_limits(&self) -> Option<EmbedLimits> {
+        let (n_text, bound) =
+            if self.is_encoder { (self.n_batch, TextBound::Pass) } else { (self.n_ctx, TextBound::Context) };
+        (self.n_embd > 0).then_some(EmbedLimits {
+            n_text,
+            bound,
+            n_batch: self.n_batch,
+            n_texts: 8,
+            n_embd: self.n_embd,
+            in_parts: !self.is_encoder,
+            pooling: Pooling::Mean,
+        })
+    }
+
     /// The limits of such a backend, as llama.cpp would set them.
     pub fn limits(&self) -> Limits {
         let has_cache_ids = self.kv_unified && self.memory == MemoryKind::Full;
@@ -161,6 +183,8 @@ impl SimConfig {
             state: StateSize { fixed: self.block_bytes, per_token: per_state, per_window_token: 0 },
             cell_cost: if has_cache_ids { self.cell_cost } else { CellCost::default() },
             ram_bytes: self.ram_bytes,
+            generates: !self.is_encoder,
+            embed: self.embed_limits(),
         }
     }
 }

@@ -8,6 +8,7 @@
 mod cells;
 mod config;
 mod disk;
+mod embed;
 mod faults;
 mod sampler;
 mod tokenizer;
@@ -19,12 +20,13 @@ pub use tokenizer::SimTokenizer;
 use super::{Backend, Pick};
 use crate::core::mix;
 use crate::core::{
-    BlobId, DecodeOutcome, Drawn, Limits, MemoryKind, Op, OpResult, PassStatus, RequestId, Row, RowOutcome,
-    SamplingParams, Scored, SeqId, SeqPositions, Token,
+    BlobId, DecodeOutcome, Drawn, EmbedOutcome, EmbedPart, Limits, MemoryKind, Op, OpResult, PassStatus, RequestId,
+    Row, RowOutcome, SamplingParams, Scored, SeqId, SeqPositions, Token,
 };
 use crate::error::Error;
 use cells::{Cells, Saved};
 use disk::Stored;
+use embed::Reading;
 use sampler::Sampler;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -42,6 +44,8 @@ pub struct SimBackend {
     blobs: BTreeMap<BlobId, Saved>,
     /// The disk tier, likewise.
     disk: SimDisk,
+    /// The text that takes more passes than one.
+    reading: Option<Reading>,
     injected: VecDeque<Fault>,
     random: u64,
     abort: Arc<AtomicBool>,
@@ -59,6 +63,7 @@ impl SimBackend {
             samplers: BTreeMap::new(),
             blobs: BTreeMap::new(),
             disk: SimDisk::default(),
+            reading: None,
             injected: VecDeque::new(),
             abort: Arc::default(),
         }
@@ -355,6 +360,10 @@ impl Backend for SimBackend {
         };
         let span = self.span();
         DecodeOutcome { status: PassStatus::Done, rows: drawn, scored, positions, span, eval, sample: Duration::ZERO }
+    }
+
+    fn embed(&mut self, parts: &[EmbedPart]) -> EmbedOutcome {
+        self.embed_parts(parts)
     }
 
     fn offered(&self, request: RequestId) -> Option<(u64, Vec<f32>)> {

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How a request ended, in the engine's words.
-const ENDS: [&str; 7] = ["eog", "stop", "max_tokens", "context_full", "cancelled", "timeout", "error"];
+const ENDS: [&str; 8] = ["eog", "stop", "max_tokens", "context_full", "cancelled", "timeout", "error", "embedded"];
 const SOURCES: [PrefixSource; 4] = [PrefixSource::Own, PrefixSource::Donor, PrefixSource::Ram, PrefixSource::Disk];
 const TIERS: [Tier; 2] = [Tier::Ram, Tier::Disk];
 const TIER_OPS: [TierOp; 4] = [TierOp::Save, TierOp::Restore, TierOp::Evict, TierOp::Fail];
@@ -156,6 +156,7 @@ impl Metrics {
                 }
             }
             Event::Chunk { .. }
+            | Event::Embedded { .. }
             | Event::Finished(_)
             | Event::Queued { .. }
             | Event::Parked { .. }
@@ -195,6 +196,7 @@ impl Metrics {
             Ok(FinishReason::Cancelled) => 4,
             Err(Error::RequestTimeout { .. }) => 5,
             Err(_) => 6,
+            Ok(FinishReason::Embedded) => 7,
         };
         if let Err(error) = end {
             self.fail(error);

@@ -2,6 +2,7 @@
 
 mod cancelling;
 mod closing;
+mod embedding;
 mod loading;
 mod measuring;
 mod queueing;
@@ -11,7 +12,8 @@ mod telling;
 use llama_batch::backend::sim::{Fault, SimBackend, SimConfig, SimTokenizer};
 use llama_batch::backend::{Backend, Tokenizer};
 use llama_batch::core::{
-    DecodeOutcome, FinishReason, Finished, Limits, Mode, Op, OpResult, PassStatus, Row, SeqPositions, Token,
+    DecodeOutcome, EmbedOutcome, EmbedPart, EmbedStatus, FinishReason, Finished, Limits, Mode, Op, OpResult,
+    PassStatus, Row, SeqPositions, Token,
 };
 use llama_batch::engine::{
     Engine, EngineConfig, Identity, Item, Loaded, Loader, Mailbox, MakeBackend, Model, NoCallables, Prompt, Ticket,
@@ -114,6 +116,17 @@ impl Backend for GatedBackend {
             }
         }
         self.sim.decode(rows)
+    }
+
+    fn embed(&mut self, parts: &[EmbedPart]) -> EmbedOutcome {
+        if let Some(gate) = &self.gate {
+            gate.pass(&|| self.abort.load(Ordering::SeqCst));
+            if self.abort.load(Ordering::SeqCst) {
+                let status = EmbedStatus::Failed { code: 2, reason: "aborted".into() };
+                return EmbedOutcome { status, eval: Duration::ZERO };
+            }
+        }
+        self.sim.embed(parts)
     }
 
     fn abort_flag(&self) -> Option<Arc<AtomicBool>> {

@@ -54,6 +54,7 @@ impl Harness {
                 self.statuses.push(outcome.status.clone());
                 Outcome::Decode(outcome)
             }
+            Work::Embed(parts) => Outcome::Embed(self.backend.embed(parts)),
             Work::Strategy(_) => panic!("the strategy is built in"),
         };
         self.scheduler.apply(Time(1_000), work, outcome);

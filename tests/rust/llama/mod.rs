@@ -10,6 +10,7 @@
 
 mod account;
 mod chain;
+mod embed;
 mod files;
 mod grammar;
 mod memory;

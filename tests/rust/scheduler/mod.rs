@@ -2,6 +2,7 @@
 
 mod disk;
 mod donors;
+mod embed;
 mod memories;
 mod pressure;
 mod promises;
@@ -32,6 +33,7 @@ fn request(id: u64, prompt: Vec<Token>, max_tokens: u32) -> Request {
     Request {
         id: RequestId(id),
         prompt: prompt.into(),
+        embed: None,
         max_tokens,
         mode: Mode::Generate,
         sampling: SamplingParams { temp: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, seed: 7, ..SamplingParams::OFF },

@@ -1,6 +1,7 @@
 //! Seeded swarms: whatever happens in whatever order, every invariant holds after every step, and each request gets the
 //! text that it gets alone.
 
+use super::embed::{embedded, embedded_alone, embedding};
 use super::*;
 use llama_batch::backend::sim::{Fault, FaultRates};
 use llama_batch::core::{CellCost, MemoryKind, SamplingParams, Telling};
@@ -24,6 +25,12 @@ enum Happening {
         telling: Telling,
         n: u32,
         custom: Option<u64>,
+    },
+    /// Texts to embed: their lengths.
+    Embed {
+        lens: Vec<u32>,
+        priority: i32,
+        timeout_ms: Option<u64>,
     },
     Cancel(u8),
     Begin,
@@ -54,6 +61,8 @@ fn happening() -> impl Strategy<Value = Happening> {
             let telling = Telling { drawn: told.0, prompt: told.1, after_sampling: false };
             Happening::Submit { len, shared, max_tokens, scope, priority, cache, timeout_ms, stop, telling, n, custom }
         });
+    let embed = (prop::collection::vec(1u32..150, 1..5), 0i32..3, prop::option::weighted(0.1, 1u64..400))
+        .prop_map(|(lens, priority, timeout_ms)| Happening::Embed { lens, priority, timeout_ms });
     let fault = prop::sample::select(vec![
         Fault::KvFull,
         Fault::Fail(2),
@@ -75,6 +84,7 @@ fn happening() -> impl Strategy<Value = Happening> {
     );
     prop_oneof![
         4 => submit,
+        1 => embed,
         1 => any::<u8>().prop_map(Happening::Cancel),
         2 => Just(Happening::Begin),
         12 => Just(Happening::Step),
@@ -197,6 +207,13 @@ fn swarm(config: &SimConfig, options: &SchedulerOptions, happenings: &[Happening
                     next += 1;
                 }
             }
+            Happening::Embed { lens, priority, timeout_ms } => {
+                let r = embedding_of(next, lens, *priority, *timeout_ms);
+                if sim.submit(r.clone()).is_ok() {
+                    requests.insert(next, r);
+                }
+                next += 1;
+            }
             Happening::Cancel(which) => sim.cancel(RequestId(u64::from(*which) % next)),
             Happening::Begin => drop(sim.begin()),
             Happening::Step => drop(sim.step()),
@@ -215,12 +232,24 @@ fn swarm(config: &SimConfig, options: &SchedulerOptions, happenings: &[Happening
     }
     run_on(&mut sim, &mut seen);
     assert_eq!(seen.ends.len(), requests.len(), "every request that was taken ended, and nothing is left");
+    check_results(config, &requests, &seen);
+}
+
+fn embedding_of(id: u64, lens: &[u32], priority: i32, timeout_ms: Option<u64>) -> Request {
+    let texts = (0..).zip(lens).map(|(i, len)| tokens(id * 9 + i, *len)).collect();
+    Request { priority, timeout: timeout_ms.map(Duration::from_millis), ..embedding(id, texts) }
+}
+
+/// Whoever ended well got what it gets alone.
+fn check_results(config: &SimConfig, requests: &BTreeMap<u64, Request>, seen: &Seen) {
     for (id, finished) in &seen.ends {
         if matches!(finished.end, Ok(FinishReason::MaxTokens | FinishReason::Stop)) {
             let expected = alone_in(config, &requests[id]);
             assert_eq!(seen.text.get(id).cloned().unwrap_or_default(), expected, "request {id} got its own text");
-            check_told(&requests[id], &seen, finished);
+            check_told(&requests[id], seen, finished);
         }
+        let is_embedded = finished.end == Ok(FinishReason::Embedded);
+        assert_eq!(embedded(seen, *id), is_embedded.then(|| embedded_alone(&requests[id])).as_ref());
     }
 }
 
