@@ -71,7 +71,9 @@ fn main() {
     let asked = std::env::args().nth(1).filter(|name| !name.starts_with("--"));
     let settings = settings();
     let Some(name) = asked else {
-        settings.iter().for_each(|(name, _)| println!("{name}"));
+        for (name, _) in settings {
+            println!("{name}");
+        }
         return;
     };
     let (_, params) = settings.iter().find(|(known, _)| *known == name).expect("one of the names");

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 /// A conversation to be answered, with the names that OpenAI's API and llama-server have.
 #[derive(Clone, Debug, Deserialize)]
+#[expect(clippy::struct_excessive_bools, reason = "a caller's switches")]
 pub struct Asked {
     /// Messages, each an object with a role.
     pub messages: Vec<Map<String, Value>>,
@@ -86,20 +87,20 @@ impl Asked {
         if let Some(name) = names.iter().enumerate().find_map(|(i, name)| names[..i].contains(name).then_some(name)) {
             return Err(Error::Template(format!("two tools are named {name:?}")));
         }
-        let named = |choice: &Value| choice.pointer("/function/name").and_then(Value::as_str).map(str::to_owned);
+        let wanted_of = |choice: &Value| choice.pointer("/function/name").and_then(Value::as_str).map(str::to_owned);
         let choice = match &self.tool_choice {
             Value::Null => ToolChoice::Auto,
             Value::String(word) if word == "auto" => ToolChoice::Auto,
             Value::String(word) if word == "none" => ToolChoice::None,
             Value::String(word) if word == "required" || word == "any" => ToolChoice::Required,
-            Value::Object(_) if named(&self.tool_choice).is_some() => {
-                let wanted = named(&self.tool_choice).unwrap_or_default();
+            Value::Object(_) if wanted_of(&self.tool_choice).is_some() => {
+                let wanted = wanted_of(&self.tool_choice).unwrap_or_default();
                 let place = names.iter().position(|name| *name == wanted);
                 let place =
                     place.ok_or_else(|| Error::Template(format!("tool_choice names {wanted:?}, which is no tool")))?;
                 return Ok((vec![self.tools[place].clone()], ToolChoice::Required));
             }
-            other => {
+            other @ (Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) | Value::Object(_)) => {
                 return Err(Error::Template(format!(
                     "tool_choice must be \"auto\", \"none\", \"required\" or {{\"type\": \"function\", \"function\": \
                      {{\"name\": ...}}}}, not {other}"

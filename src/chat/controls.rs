@@ -74,9 +74,10 @@ impl Controls {
         let mut replaced = Replaced { nonce: format!("{seed:0NONCE$}"), originals: Vec::new() };
         for (key, value) in messages.iter_mut().flat_map(Map::iter_mut) {
             self.check(key, "a message")?;
-            match value {
-                Value::String(role) if key == "role" => self.check(role, "a role")?,
-                value => self.replace_within(value, &mut replaced)?,
+            if let (Value::String(role), "role") = (&*value, key.as_str()) {
+                self.check(role, "a role")?;
+            } else {
+                self.replace_within(value, &mut replaced)?;
             }
         }
         for tool in tools {
@@ -140,13 +141,11 @@ impl Controls {
             Value::Array(items) => items.iter_mut().try_for_each(|item| self.replace_descriptions(item, replaced)),
             Value::Object(map) => map.iter_mut().try_for_each(|(key, value)| {
                 self.check(key, "a tool")?;
-                match value {
-                    Value::String(text) if key == "description" => {
-                        *text = self.replace_text(text, replaced);
-                        Ok(())
-                    }
-                    value => self.replace_descriptions(value, replaced),
+                if let (Value::String(text), "description") = (&mut *value, key.as_str()) {
+                    *text = self.replace_text(text, replaced);
+                    return Ok(());
                 }
+                self.replace_descriptions(value, replaced)
             }),
             Value::Null | Value::Bool(_) | Value::Number(_) => Ok(()),
         }
@@ -156,8 +155,8 @@ impl Controls {
         let (mut out, mut rest) = (String::with_capacity(text.len()), text);
         while let Some(range) = self.next(rest) {
             out.push_str(&rest[..range.start]);
-            out.push_str(&replaced.nonce);
-            out.push_str(&format!("{:0NUMBER$}", replaced.originals.len()));
+            let number = replaced.originals.len();
+            out.extend([&*replaced.nonce, &*format!("{number:0NUMBER$}")]);
             replaced.originals.push(rest[range.clone()].to_owned());
             rest = &rest[range.end..];
         }

@@ -137,7 +137,7 @@ pub fn render(
     // Where a call is required, llama.cpp lets anything be said before it. The grammar that it has for a call that was begun
     // holds from the answer's beginning on instead, unless thoughts come first.
     let at_once = calls && choice == ToolChoice::Required && !thinks(asked, template);
-    let given = given(asked, template, messages, tools, if at_once { ToolChoice::Auto } else { choice });
+    let given = given(asked, template, &messages, tools, if at_once { ToolChoice::Auto } else { choice });
     let mut made = template.apply(&given.to_string())?;
     let mut plain = Vec::new();
     if let Some(replaced) = replaced {
@@ -174,7 +174,7 @@ fn reads(asked: &Asked, template: &dyn Template, calls: bool) -> bool {
 fn given(
     asked: &Asked,
     template: &dyn Template,
-    messages: Vec<Map<String, Value>>,
+    messages: &[Map<String, Value>],
     tools: Vec<Value>,
     choice: ToolChoice,
 ) -> Value {

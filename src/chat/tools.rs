@@ -148,12 +148,11 @@ fn moved(mut schema: Value, base: &str) -> Value {
     match &mut schema {
         Value::Object(map) => {
             for (key, value) in map {
-                match value {
-                    Value::String(to) if key == "$ref" && (to == "#" || to.starts_with("#/")) => {
-                        *to = format!("{base}{}", &to[1..]);
-                    }
-                    value => *value = moved(value.take(), base),
-                }
+                let to = value.as_str().filter(|to| key == "$ref" && (*to == "#" || to.starts_with("#/")));
+                *value = match to {
+                    Some(to) => format!("{base}{}", &to[1..]).into(),
+                    None => moved(value.take(), base),
+                };
             }
         }
         Value::Array(items) => items.iter_mut().for_each(|item| *item = moved(item.take(), base)),

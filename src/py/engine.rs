@@ -207,7 +207,7 @@ impl Engine {
         let options = embeddings::options(options)?;
         let texts = embeddings::texts(texts)?;
         let ticket = py.detach(|| self.get().embed(texts, &options)).map_err(|e| errors::raise(py, &e))?;
-        Ok(Ticket::new(ticket, None))
+        Ok(Ticket::new(ticket, None, None))
     }
 
     /// Cancel a request; unknown and ended ones are left alone.
