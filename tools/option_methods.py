@@ -78,11 +78,19 @@ CHAT_ARGS = (
     "add_generation_prompt: end the prompt with what begins an answer.",
 )
 CHAT_NAMES = [part.split(":")[0] for part in CHAT_HEAD[2:]]
-CHAT_CALL = (
-    "chat = {\n"
-    + "".join(f'    "{name}": {name},\n' for name in CHAT_NAMES)
-    + "}\nreturn self._converse(messages, chat, given(EngineApi.chat, options, aliases, unknown))"
-)
+
+
+def chat_call(method: str, call: str) -> str:
+    """The statements of a method that takes what `chat` takes.
+
+    Args:
+        method: its name.
+        call: what it returns; `made` stands for the generation.
+    """
+    names = "".join(f'    "{name}": {name},\n' for name in CHAT_NAMES)
+    made = f"self._converse(messages, chat, given(EngineApi.{method}, options, aliases, unknown))"
+    return f"chat = {{\n{names}}}\nreturn {call.replace('made', made)}"
+
 
 METHODS = (
     Method(
@@ -157,7 +165,43 @@ METHODS = (
         Example:
             >>> print(engine.chat("Why is the sky blue?").result())
         """,
-        CHAT_CALL,
+        chat_call("chat", "made"),
+    ),
+    Method(
+        "chat_completion",
+        CHAT_HEAD,
+        "PendingChatCompletion",
+        "request",
+        "Submit messages as `chat` does; the answer is OpenAI's `chat.completion`, from `result()` or `await`.",
+        CHAT_ARGS,
+        f"""
+        Returns:
+            What waits for the dict; dropping it cancels the request.
+        {textwrap.indent(RAISES, "        ").rstrip()}
+
+        Example:
+            >>> made = engine.chat_completion("Why is the sky blue?").result()
+            >>> made["choices"][0]["message"]["content"]
+        """,
+        chat_call("chat_completion", "self._completion_of(made)"),
+    ),
+    Method(
+        "stream_chat_completion",
+        (*CHAT_HEAD, "include_usage: bool = False"),
+        "ChatCompletionStream",
+        "request",
+        "Submit messages as `chat` does; the answer comes as dicts, each OpenAI's `chat.completion.chunk`.",
+        (*CHAT_ARGS, "include_usage: end with a chunk that has `usage` and no choices."),
+        f"""
+        Returns:
+            An iterator and async iterator of dicts; dropping it, or leaving the loop, cancels the request.
+        {textwrap.indent(RAISES, "        ").rstrip()}
+
+        Example:
+            >>> for chunk in engine.stream_chat_completion("Tell me a story"):
+            ...     print(chunk["choices"][0]["delta"].get("content", ""), end="", flush=True)
+        """,
+        chat_call("stream_chat_completion", "self._chunks_of(made, include_usage)"),
     ),
     Method(
         "map",

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from llama_batch.generation import Generation
     from llama_batch.mapping import Map
+    from llama_batch.openai_chat import ChatCompletionStream, PendingChatCompletion
     from llama_batch.types import Message, ModelSource, Prompt
 
 
@@ -31,6 +32,11 @@ def given(
 class Submits(ABC):
     """The work behind the generated methods."""
 
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The engine's name."""
+
     @abstractmethod
     def _start(
         self, model: ModelSource | None, model_path: ModelSource | None, name: str | None, options: dict[str, Any]
@@ -48,6 +54,16 @@ class Submits(ABC):
     def _converse(
         self, messages: str | Sequence[Message], chat: Mapping[str, Any], options: dict[str, Any]
     ) -> Generation[Any]: ...
+
+    def _completion_of(self, generation: Generation[Any]) -> PendingChatCompletion:
+        from llama_batch.openai_chat import PendingChatCompletion
+
+        return PendingChatCompletion(generation, self.name)
+
+    def _chunks_of(self, generation: Generation[Any], include_usage: bool) -> ChatCompletionStream:
+        from llama_batch.openai_chat import ChatCompletionStream
+
+        return ChatCompletionStream(generation, self.name, include_usage=include_usage)
 
     @abstractmethod
     def _map(
