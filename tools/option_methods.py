@@ -80,16 +80,17 @@ CHAT_ARGS = (
 CHAT_NAMES = [part.split(":")[0] for part in CHAT_HEAD[2:]]
 
 
-def chat_call(method: str, call: str) -> str:
+def chat_call(method: str, *, shaped: str = "") -> str:
     """The statements of a method that takes what `chat` takes.
 
     Args:
         method: its name.
-        call: what it returns; `made` stands for the generation.
+        shaped: what it returns, where that is made of the generation `made`.
     """
     names = "".join(f'    "{name}": {name},\n' for name in CHAT_NAMES)
     made = f"self._converse(messages, chat, given(EngineApi.{method}, options, aliases, unknown))"
-    return f"chat = {{\n{names}}}\nreturn {call.replace('made', made)}"
+    end = f"made = {made}\nreturn {shaped}" if shaped else f"return {made}"
+    return f"chat = {{\n{names}}}\n{end}"
 
 
 METHODS = (
@@ -165,7 +166,7 @@ METHODS = (
         Example:
             >>> print(engine.chat("Why is the sky blue?").result())
         """,
-        chat_call("chat", "made"),
+        chat_call("chat"),
     ),
     Method(
         "chat_completion",
@@ -183,7 +184,7 @@ METHODS = (
             >>> made = engine.chat_completion("Why is the sky blue?").result()
             >>> made["choices"][0]["message"]["content"]
         """,
-        chat_call("chat_completion", "self._completion_of(made)"),
+        chat_call("chat_completion", shaped="self._completion_of(made)"),
     ),
     Method(
         "stream_chat_completion",
@@ -201,7 +202,7 @@ METHODS = (
             >>> for chunk in engine.stream_chat_completion("Tell me a story"):
             ...     print(chunk["choices"][0]["delta"].get("content", ""), end="", flush=True)
         """,
-        chat_call("stream_chat_completion", "self._chunks_of(made, include_usage)"),
+        chat_call("stream_chat_completion", shaped="self._chunks_of(made, include_usage)"),
     ),
     Method(
         "map",

@@ -1842,9 +1842,8 @@ class EngineApi(Submits):
             "continue_final_message": continue_final_message,
             "add_generation_prompt": add_generation_prompt,
         }
-        return self._completion_of(
-            self._converse(messages, chat, given(EngineApi.chat_completion, options, aliases, unknown))
-        )
+        made = self._converse(messages, chat, given(EngineApi.chat_completion, options, aliases, unknown))
+        return self._completion_of(made)
 
     def stream_chat_completion(
         self,
@@ -2131,10 +2130,8 @@ class EngineApi(Submits):
             "continue_final_message": continue_final_message,
             "add_generation_prompt": add_generation_prompt,
         }
-        return self._chunks_of(
-            self._converse(messages, chat, given(EngineApi.stream_chat_completion, options, aliases, unknown)),
-            include_usage,
-        )
+        made = self._converse(messages, chat, given(EngineApi.stream_chat_completion, options, aliases, unknown))
+        return self._chunks_of(made, include_usage)
 
     @overload
     def map(
