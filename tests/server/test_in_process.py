@@ -85,7 +85,7 @@ async def test_cancelling_a_task_cancels_its_request(slow: Engine, streamed: boo
     async with llama_batch.openai(slow) as client:
 
         async def ask() -> None:
-            made = await client.chat.completions.create(**LONG, stream=streamed)
+            made: Any = await client.chat.completions.create(**LONG, stream=streamed)
             async for _ in made:
                 pass
 
@@ -264,7 +264,7 @@ def test_a_client_serves_several_event_loops(engine: Engine) -> None:
         asked: Any = {"model": "m", "messages": HELLO, "max_tokens": 10, "seed": 1}
         stream = await client.chat.completions.create(**asked, stream=True, extra_body={"return_progress": True})
         streamed = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
-        whole = (await client.chat.completions.create(**asked)).choices[0].message.content
+        whole: str | None = (await client.chat.completions.create(**asked)).choices[0].message.content
         assert streamed == whole
         return whole
 
@@ -322,8 +322,9 @@ async def test_it_says_that_trio_is_not_served(engine: Engine) -> None:
     client = llama_batch.openai(engine, max_retries=0)
 
     async def ask() -> None:
-        with pytest.raises(RuntimeError, match="an event loop of asyncio"):
+        with pytest.raises((RuntimeError, openai.APIConnectionError)) as wrong:  # older clients wrap it
             await client.models.retrieve("m")
+        assert "an event loop of asyncio" in str(wrong.value.__cause__ or wrong.value)
 
     await asyncio.to_thread(trio.run, ask)
     await client.close()

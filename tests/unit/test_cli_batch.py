@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llama_batch import Engine
 from llama_batch.cli.app import run
-from llama_batch.cli.job_batch import parse_batch_line
+from llama_batch.cli.job_batch import BatchAnswers, BatchLine, parse_batch_line
 from llama_batch.errors import EngineCrashedError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from llama_batch.cli.job_files import Answered
 
 CHAT = "/v1/chat/completions"
 
@@ -116,6 +120,29 @@ def test_a_job_without_some_of_its_answers_gets_those_only(job: Job) -> None:
     lines = job.output.read_bytes().splitlines(keepends=True)
     assert lines[2:7] == kept
     assert sorted(json.loads(each)["custom_id"] for each in lines[2:]) == sorted(str(n) for n in range(12))
+
+
+@pytest.mark.parametrize("stop", [0, 1, 7])
+def test_an_interrupted_job_goes_on_and_loses_nothing(
+    job: Job, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, stop: int
+) -> None:
+    answer, asked = BatchAnswers.answer, itertools.count()
+
+    async def interrupted(self: BatchAnswers, line: BatchLine) -> Answered:
+        if next(asked) == stop:
+            signal.raise_signal(signal.SIGINT)
+        return await answer(self, line)
+
+    job.put(*(line(str(n)) for n in range(20)))
+    with monkeypatch.context() as patch:
+        patch.setattr(BatchAnswers, "answer", interrupted)
+        assert job.run("--n-parallel", "2") == 130
+    assert "the same command goes on from here" in capsys.readouterr().err
+    kept = job.output.read_bytes()
+    assert len(kept.splitlines()) < 20
+    assert job.run() == 0
+    assert job.output.read_bytes().startswith(kept)
+    assert sorted(int(answer["custom_id"]) for answer in job.answers()) == list(range(20))
 
 
 def test_requests_that_the_server_refuses_have_its_answer_and_are_tried_again(job: Job) -> None:

@@ -73,13 +73,14 @@ def test_tools_are_called_whole_and_streamed(engine: Engine) -> None:
     asked: dict[str, Any] = {"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False, "seed": 3}
     made = told(engine.chat_completion("Weather?", max_tokens=300, **asked).result())
     assert made.choices[0].finish_reason == "tool_calls"
-    [call] = made.choices[0].message.tool_calls or ()
+    assert made.choices[0].message.tool_calls is not None
+    [call] = made.choices[0].message.tool_calls
     assert call.type == "function"
     assert call.function.name == "weather"
     chunks = list(engine.stream_chat_completion("Weather?", max_tokens=300, **asked))
-    calls = [call for chunk in chunks for call in chunk["choices"][0]["delta"].get("tool_calls", ())]
+    calls = [each for chunk in chunks for each in chunk["choices"][0]["delta"].get("tool_calls", ())]
     assert calls[0]["function"]["name"] == "weather"
-    assert "".join(call["function"]["arguments"] for call in calls) == call.function.arguments
+    assert "".join(each["function"]["arguments"] for each in calls) == call.function.arguments
     assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
