@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from llama_batch.errors import LlamaBatchError
     from llama_batch.generation import Generation
     from llama_batch.mapping import Map
+    from llama_batch.openai_chat import ChatCompletionStream, PendingChatCompletion
     from llama_batch.types import (
         BatchStrategy,
         Completion,

@@ -81,11 +81,20 @@ CHAT_ARGS = (
     "add_generation_prompt: end the prompt with what begins an answer.",
 )
 CHAT_NAMES = [part.split(":")[0] for part in CHAT_HEAD[2:]]
-CHAT_CALL = (
-    "chat = {\n"
-    + "".join(f'    "{name}": {name},\n' for name in CHAT_NAMES)
-    + "}\nreturn self._converse(messages, chat, given(EngineApi.chat, options, aliases, unknown))"
-)
+
+
+def chat_call(method: str, *, shaped: str = "") -> str:
+    """The statements of a method that takes what `chat` takes.
+
+    Args:
+        method: its name.
+        shaped: what it returns, where that is made of the generation `made`.
+    """
+    names = "".join(f'    "{name}": {name},\n' for name in CHAT_NAMES)
+    made = f"self._converse(messages, chat, given(EngineApi.{method}, options, aliases, unknown))"
+    end = f"made = {made}\nreturn {shaped}" if shaped else f"return {made}"
+    return f"chat = {{\n{names}}}\n{end}"
+
 
 METHODS = (
     Method(
@@ -160,7 +169,43 @@ METHODS = (
         Example:
             >>> print(engine.chat("Why is the sky blue?").result())
         """,
-        CHAT_CALL,
+        chat_call("chat"),
+    ),
+    Method(
+        "chat_completion",
+        CHAT_HEAD,
+        "PendingChatCompletion",
+        "request",
+        "Submit messages as `chat` does; the answer is OpenAI's `chat.completion`, from `result()` or `await`.",
+        CHAT_ARGS,
+        f"""
+        Returns:
+            What waits for the dict; dropping it cancels the request.
+        {textwrap.indent(RAISES, "        ").rstrip()}
+
+        Example:
+            >>> made = engine.chat_completion("Why is the sky blue?").result()
+            >>> made["choices"][0]["message"]["content"]
+        """,
+        chat_call("chat_completion", shaped="self._completion_of(made)"),
+    ),
+    Method(
+        "stream_chat_completion",
+        (*CHAT_HEAD, "include_usage: bool = False"),
+        "ChatCompletionStream",
+        "request",
+        "Submit messages as `chat` does; the answer comes as dicts, each OpenAI's `chat.completion.chunk`.",
+        (*CHAT_ARGS, "include_usage: end with a chunk that has `usage` and no choices."),
+        f"""
+        Returns:
+            An iterator and async iterator of dicts; dropping it, or leaving the loop, cancels the request.
+        {textwrap.indent(RAISES, "        ").rstrip()}
+
+        Example:
+            >>> for chunk in engine.stream_chat_completion("Tell me a story"):
+            ...     print(chunk["choices"][0]["delta"].get("content", ""), end="", flush=True)
+        """,
+        chat_call("stream_chat_completion", shaped="self._chunks_of(made, include_usage)"),
     ),
     Method(
         "map",

@@ -47,11 +47,13 @@ from llama_batch.errors import (  # noqa: E402
     UnsupportedError,
 )
 from llama_batch.generation import Generation  # noqa: E402
+from llama_batch.in_process import openai, openai_sync  # noqa: E402
 from llama_batch.logprobs import Logprob, TokenLogprobs  # noqa: E402
 from llama_batch.mapping import Map  # noqa: E402
 from llama_batch.messages import ChatDelta, ChatMessage, ToolCall, ToolCallDelta  # noqa: E402
 from llama_batch.metrics import Histogram, Metrics, TierMetrics  # noqa: E402
 from llama_batch.model import Model  # noqa: E402
+from llama_batch.openai_chat import ChatCompletionStream, PendingChatCompletion  # noqa: E402
 from llama_batch.simulation import Simulation, SimulationEvent  # noqa: E402
 from llama_batch.telemetry import Event, Subscription, subscribe  # noqa: E402
 from llama_batch.types import (  # noqa: E402
@@ -76,6 +78,7 @@ __all__ = [
     "LLAMA_CPP_BUILD",
     "REQUEST_OPTIONS",
     "START_OPTIONS",
+    "ChatCompletionStream",
     "ChatDelta",
     "ChatMessage",
     "ChatTemplateError",
@@ -105,6 +108,7 @@ __all__ = [
     "ModelNotFoundError",
     "OptionError",
     "OptionSpec",
+    "PendingChatCompletion",
     "PromptError",
     "QueueFullError",
     "RequestCancelledError",
@@ -128,6 +132,8 @@ __all__ = [
     "ToolCallDelta",
     "UnsupportedError",
     "Usage",
+    "openai",
+    "openai_sync",
     "subscribe",
 ]
 

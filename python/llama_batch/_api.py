@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from llama_batch.errors import LlamaBatchError
     from llama_batch.generation import Generation
     from llama_batch.mapping import Map
+    from llama_batch.openai_chat import ChatCompletionStream, PendingChatCompletion
     from llama_batch.types import (
         BatchStrategy,
         Completion,
@@ -1559,6 +1560,580 @@ class EngineApi(Submits):
             "add_generation_prompt": add_generation_prompt,
         }
         return self._converse(messages, chat, given(EngineApi.chat, options, aliases, unknown))
+
+    def chat_completion(
+        self,
+        messages: str | Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] | None = None,
+        parallel_tool_calls: bool | None = None,
+        enable_thinking: bool | None = None,
+        reasoning_format: Literal["auto", "none"] | None = None,
+        chat_template: str | PathLike[str] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        continue_final_message: bool = False,
+        add_generation_prompt: bool = True,
+        max_tokens: int = 256,
+        timeout: float | None = None,
+        queue_timeout: float | None = None,
+        stall_timeout: float | None = 30.0,
+        priority: int = 0,
+        cache_prompt: bool | None = None,
+        session: Key | None = None,
+        cache_scope: Key | None = None,
+        stop: str | Sequence[str] | None = None,
+        include_stop: bool = False,
+        stop_token_ids: Sequence[int] | None = None,
+        min_tokens: int = 0,
+        ignore_eos: bool = False,
+        temp: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        typical_p: float | None = None,
+        top_n_sigma: float | None = None,
+        xtc_probability: float | None = None,
+        xtc_threshold: float | None = None,
+        dynatemp_range: float | None = None,
+        dynatemp_exponent: float | None = None,
+        penalty_repeat: float | None = None,
+        penalty_freq: float | None = None,
+        penalty_present: float | None = None,
+        penalty_last_n: int | None = None,
+        dry_multiplier: float | None = None,
+        dry_base: float | None = None,
+        dry_allowed_length: int | None = None,
+        dry_penalty_last_n: int | None = None,
+        mirostat: int | None = None,
+        mirostat_tau: float | None = None,
+        mirostat_eta: float | None = None,
+        dry_sequence_breakers: str | Sequence[str] | None = None,
+        samplers: Sequence[str] | None = None,
+        logit_bias: Mapping[int | str, float] | None = None,
+        banned_token_ids: Sequence[int] | None = None,
+        allowed_token_ids: Sequence[int] | None = None,
+        bad_words: str | Sequence[str] | None = None,
+        logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
+        post_sampling_logprobs: bool = False,
+        n: int = 1,
+        grammar: str | None = None,
+        grammar_root: str = "root",
+        json_schema: str | Mapping[str, Any] | type[Any] | Validates[Any] | None = None,
+        regex: str | None = None,
+        choice: str | Sequence[str] | None = None,
+        grammar_triggers: str | Sequence[str] | None = None,
+        sampler: Sampler | None = None,
+        seed: int | None = None,
+        n_predict: int | None = None,
+        include_stop_str_in_output: bool | None = None,
+        temperature: float | None = None,
+        typ_p: float | None = None,
+        repeat_penalty: float | None = None,
+        repetition_penalty: float | None = None,
+        frequency_penalty: float | None = None,
+        presence_penalty: float | None = None,
+        repeat_last_n: int | None = None,
+        n_probs: int | None = None,
+        top_logprobs: int | None = None,
+        post_sampling_probs: bool | None = None,
+        **unknown: Never,
+    ) -> PendingChatCompletion:
+        """Submit messages as `chat` does; the answer is OpenAI's `chat.completion`, from `result()` or `await`.
+
+        Args:
+            messages: text, or a list of messages such as `{"role": "user", "content": "..."}`.
+            tools: functions that the answer may call, as OpenAI's API has them; `Completion.message` has the calls.
+            tool_choice: "auto", "none", "required", or `{"type": "function", "function": {"name": ...}}`.
+            parallel_tool_calls: whether one answer may call several; None means as the template can.
+            enable_thinking: whether a model that can think aloud first does so; None means as its template has it.
+            reasoning_format: "auto" tells thoughts apart from the answer in `Completion.message`, "none" leaves them in
+                it.
+            chat_template: a template in the place of the model's own: its text, or the path of a file.
+            chat_template_kwargs: what else the template is told.
+            continue_final_message: the last message is an answer, which is gone on with.
+            add_generation_prompt: end the prompt with what begins an answer.
+            max_tokens: Tokens generated at most. 0 only reads the prompt. Unit: tokens. From 0 to 2147483647.
+            timeout: Time for the whole request, from submission; None means no limit. Unit: seconds. From 0 to
+                1000000000.
+            queue_timeout: Time for waiting in the queue; None means no limit. Unit: seconds. From 0 to 1000000000.
+            stall_timeout: Time in which a request that holds a slot makes no progress; None means no limit. Unit:
+                seconds. From 0 to 1000000000.
+            priority: Who goes first: the lower, the sooner it gets a slot, and the later it gives up its cells where
+                those run short. Equal ones go by arrival. From -1000000 to 1000000.
+            cache_prompt: Reuse the tokens of earlier requests where the prompt begins the same, and keep this one's;
+                None means as the engine.
+            session: Names a conversation (text, an integer, bytes, a UUID, or a tuple of them): its next request
+                prefers the sequence that its last one left. Routes only; send the history each time.
+            cache_scope: Trust boundary (as `session`): only tokens of requests with an equal scope are reused. None is
+                a pool of its own.
+            stop: Text, or several texts, that end the answer where they appear in it, also over token borders.
+            include_stop: Keep in the answer what `stop` or `stop_token_ids` ended it with.
+            stop_token_ids: Tokens that end the answer. From 0 to 2147483647.
+            min_tokens: Tokens until which nothing but `max_tokens` and the context ends the answer. Unit: tokens. From
+                0 to 2147483647.
+            ignore_eos: Go on where the model would end: tokens that end a generation are not drawn.
+            temp: Temperature; 0 always takes the likeliest token. None means as the engine, as for all that follow.
+                From 0 to 1000.
+            top_k: Number of likeliest tokens that are drawn from; 0 means all. Unit: tokens.
+            top_p: Share of probability that is drawn from; 1 means all of it. From 0 to 1.
+            min_p: Smallest probability that is drawn, as a share of the likeliest token's. From 0 to 1.
+            typical_p: Share of probability that is drawn from, of the tokens whose information is closest to the
+                entropy (locally typical sampling); 1 means all of it. From 0 to 1.
+            top_n_sigma: Number of standard deviations below the largest logit that are drawn from; 0 means all. From 0
+                to 1000.
+            xtc_probability: Probability with which all likely tokens but the least likely of them are left out (XTC); 0
+                is off. From 0 to 1.
+            xtc_threshold: Probability from which on a token is likely for XTC; above 0.5 is off. From 0 to 1.
+            dynatemp_range: Distance by which the temperature goes up and down with the entropy of each row; 0 keeps it
+                fixed. From 0 to 1000.
+            dynatemp_exponent: Exponent with which the temperature follows the entropy. From 0 to 1000.
+            penalty_repeat: Repetition penalty: logits of recent tokens are divided by it (multiplied where negative); 1
+                is off. From 1e-06 to 1000.
+            penalty_freq: Frequency penalty: taken off a logit for each recent occurrence; 0 is off. From -1000 to 1000.
+            penalty_present: Presence penalty: taken off the logit of any recent token; 0 is off. From -1000 to 1000.
+            penalty_last_n: Number of last tokens, prompt included, that penalties look at; -1 means all, 0 none. Unit:
+                tokens. From -1 to 2147483647.
+            dry_multiplier: DRY penalty: taken off the logits of tokens that would prolong a repetition, times a power
+                of `dry_base`; 0 is off. From 0 to 1000.
+            dry_base: Base of the DRY penalty: its power grows with each token of the repetition. Below 1 is off. From 0
+                to 1000.
+            dry_allowed_length: Length up to which a repetition costs nothing. Unit: tokens. From 0 to 2147483647.
+            dry_penalty_last_n: Number of last tokens, prompt included, in which DRY looks for repetitions; -1 means
+                all, 0 none. Unit: tokens. From -1 to 2147483647.
+            mirostat: Version of Mirostat, 1 or 2, which then stands for all of the chain but the temperature; 0 is off.
+                From 0 to 2.
+            mirostat_tau: Surprise that Mirostat aims at. Unit: bits. From 0 to 1000.
+            mirostat_eta: Share of its error that Mirostat corrects with each token. From 0 to 1000.
+            dry_sequence_breakers: Texts at which DRY lets repetitions end, also where a token holds more than them;
+                None means a line break, a colon, a double quote and an asterisk.
+            samplers: Links of the sampling chain, in order; those that are not named do nothing. None means
+                "penalties", "dry", "top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature", as
+                llama.cpp has them.
+            logit_bias: Added to the logits of tokens, each named by its id, or by a text that it is a part of; -inf or
+                False bans.
+            banned_token_ids: Tokens that are not drawn. From 0 to 2147483647.
+            allowed_token_ids: Tokens that alone are drawn; what ends the answer must be among them, or `max_tokens`
+                does. From 0 to 2147483647.
+            bad_words: Texts that the answer does not have, where the model spells them as the tokenizer does, with or
+                without a space before.
+            logprobs: Tell how likely each generated token was, and so many of the likeliest in its place; 0 tells the
+                token's own only, None nothing. Unit: tokens. From 0 to 1000.
+            prompt_logprobs: The same of each token of the prompt but the first. The whole prompt is then computed,
+                whatever the cache has of it. Unit: tokens. From 0 to 1000.
+            post_sampling_logprobs: Tell of `logprobs` what the sampling chain left, penalties and temperature included,
+                instead of what the model gave.
+            n: Answers to the prompt, which is computed once. Each has a seed of its own, the first one's is the
+                request's. Unit: answers. From 1 to 128.
+            grammar: Grammar that the answer keeps to, in llama.cpp's language (GBNF). Of `grammar`, `json_schema`,
+                `regex` and `choice` a request has one.
+            grammar_root: Rule of `grammar` that the whole answer matches.
+            json_schema: JSON schema that the answer keeps to, which `Completion.parsed` then holds: a dict, JSON text,
+                or a class of pydantic.
+            regex: Regular expression, in Rust's syntax, that the whole answer matches.
+            choice: Texts of which the answer is one.
+            grammar_triggers: Texts from which on the grammar holds, in whichever of them comes first; what comes before
+                is free. None means from the beginning.
+            sampler: Callable that draws in the place of the chain: it gets the logits of one row as an array of numpy,
+                with biases, bans, penalties and the grammar in them, and returns a token, or None to have the chain
+                draw from what it left in the array. It runs on a thread of its own while others go on, and must not
+                keep the array. `stall_timeout` is its limit.
+            seed: Seed of the request's draws; None draws one, which the completion reports.
+            n_predict: another name for `max_tokens`.
+            include_stop_str_in_output: another name for `include_stop`.
+            temperature: another name for `temp`.
+            typ_p: another name for `typical_p`.
+            repeat_penalty: another name for `penalty_repeat`.
+            repetition_penalty: another name for `penalty_repeat`.
+            frequency_penalty: another name for `penalty_freq`.
+            presence_penalty: another name for `penalty_present`.
+            repeat_last_n: another name for `penalty_last_n`.
+            n_probs: another name for `logprobs`.
+            top_logprobs: another name for `logprobs`.
+            post_sampling_probs: another name for `post_sampling_logprobs`.
+            **unknown: refused; the error suggests the nearest option.
+
+        Returns:
+            What waits for the dict; dropping it cancels the request.
+
+        Raises:
+            OptionError: an option is unknown, of the wrong type, or out of range. Every other error comes from the
+                generation: see `llama_batch.errors`.
+
+        Example:
+            >>> made = engine.chat_completion("Why is the sky blue?").result()
+            >>> made["choices"][0]["message"]["content"]
+        """
+        options: dict[str, Any] = {
+            "max_tokens": max_tokens,
+            "timeout": timeout,
+            "queue_timeout": queue_timeout,
+            "stall_timeout": stall_timeout,
+            "priority": priority,
+            "cache_prompt": cache_prompt,
+            "session": session,
+            "cache_scope": cache_scope,
+            "stop": stop,
+            "include_stop": include_stop,
+            "stop_token_ids": stop_token_ids,
+            "min_tokens": min_tokens,
+            "ignore_eos": ignore_eos,
+            "temp": temp,
+            "top_k": top_k,
+            "top_p": top_p,
+            "min_p": min_p,
+            "typical_p": typical_p,
+            "top_n_sigma": top_n_sigma,
+            "xtc_probability": xtc_probability,
+            "xtc_threshold": xtc_threshold,
+            "dynatemp_range": dynatemp_range,
+            "dynatemp_exponent": dynatemp_exponent,
+            "penalty_repeat": penalty_repeat,
+            "penalty_freq": penalty_freq,
+            "penalty_present": penalty_present,
+            "penalty_last_n": penalty_last_n,
+            "dry_multiplier": dry_multiplier,
+            "dry_base": dry_base,
+            "dry_allowed_length": dry_allowed_length,
+            "dry_penalty_last_n": dry_penalty_last_n,
+            "mirostat": mirostat,
+            "mirostat_tau": mirostat_tau,
+            "mirostat_eta": mirostat_eta,
+            "dry_sequence_breakers": dry_sequence_breakers,
+            "samplers": samplers,
+            "logit_bias": logit_bias,
+            "banned_token_ids": banned_token_ids,
+            "allowed_token_ids": allowed_token_ids,
+            "bad_words": bad_words,
+            "logprobs": logprobs,
+            "prompt_logprobs": prompt_logprobs,
+            "post_sampling_logprobs": post_sampling_logprobs,
+            "n": n,
+            "grammar": grammar,
+            "grammar_root": grammar_root,
+            "json_schema": json_schema,
+            "regex": regex,
+            "choice": choice,
+            "grammar_triggers": grammar_triggers,
+            "sampler": sampler,
+            "seed": seed,
+        }
+        aliases: dict[str, Any] = {
+            "n_predict": n_predict,
+            "include_stop_str_in_output": include_stop_str_in_output,
+            "temperature": temperature,
+            "typ_p": typ_p,
+            "repeat_penalty": repeat_penalty,
+            "repetition_penalty": repetition_penalty,
+            "frequency_penalty": frequency_penalty,
+            "presence_penalty": presence_penalty,
+            "repeat_last_n": repeat_last_n,
+            "n_probs": n_probs,
+            "top_logprobs": top_logprobs,
+            "post_sampling_probs": post_sampling_probs,
+        }
+        chat = {
+            "tools": tools,
+            "tool_choice": tool_choice,
+            "parallel_tool_calls": parallel_tool_calls,
+            "enable_thinking": enable_thinking,
+            "reasoning_format": reasoning_format,
+            "chat_template": chat_template,
+            "chat_template_kwargs": chat_template_kwargs,
+            "continue_final_message": continue_final_message,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        made = self._converse(messages, chat, given(EngineApi.chat_completion, options, aliases, unknown))
+        return self._completion_of(made)
+
+    def stream_chat_completion(
+        self,
+        messages: str | Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] | None = None,
+        parallel_tool_calls: bool | None = None,
+        enable_thinking: bool | None = None,
+        reasoning_format: Literal["auto", "none"] | None = None,
+        chat_template: str | PathLike[str] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        continue_final_message: bool = False,
+        add_generation_prompt: bool = True,
+        include_usage: bool = False,
+        max_tokens: int = 256,
+        timeout: float | None = None,
+        queue_timeout: float | None = None,
+        stall_timeout: float | None = 30.0,
+        priority: int = 0,
+        cache_prompt: bool | None = None,
+        session: Key | None = None,
+        cache_scope: Key | None = None,
+        stop: str | Sequence[str] | None = None,
+        include_stop: bool = False,
+        stop_token_ids: Sequence[int] | None = None,
+        min_tokens: int = 0,
+        ignore_eos: bool = False,
+        temp: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        typical_p: float | None = None,
+        top_n_sigma: float | None = None,
+        xtc_probability: float | None = None,
+        xtc_threshold: float | None = None,
+        dynatemp_range: float | None = None,
+        dynatemp_exponent: float | None = None,
+        penalty_repeat: float | None = None,
+        penalty_freq: float | None = None,
+        penalty_present: float | None = None,
+        penalty_last_n: int | None = None,
+        dry_multiplier: float | None = None,
+        dry_base: float | None = None,
+        dry_allowed_length: int | None = None,
+        dry_penalty_last_n: int | None = None,
+        mirostat: int | None = None,
+        mirostat_tau: float | None = None,
+        mirostat_eta: float | None = None,
+        dry_sequence_breakers: str | Sequence[str] | None = None,
+        samplers: Sequence[str] | None = None,
+        logit_bias: Mapping[int | str, float] | None = None,
+        banned_token_ids: Sequence[int] | None = None,
+        allowed_token_ids: Sequence[int] | None = None,
+        bad_words: str | Sequence[str] | None = None,
+        logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
+        post_sampling_logprobs: bool = False,
+        n: int = 1,
+        grammar: str | None = None,
+        grammar_root: str = "root",
+        json_schema: str | Mapping[str, Any] | type[Any] | Validates[Any] | None = None,
+        regex: str | None = None,
+        choice: str | Sequence[str] | None = None,
+        grammar_triggers: str | Sequence[str] | None = None,
+        sampler: Sampler | None = None,
+        seed: int | None = None,
+        n_predict: int | None = None,
+        include_stop_str_in_output: bool | None = None,
+        temperature: float | None = None,
+        typ_p: float | None = None,
+        repeat_penalty: float | None = None,
+        repetition_penalty: float | None = None,
+        frequency_penalty: float | None = None,
+        presence_penalty: float | None = None,
+        repeat_last_n: int | None = None,
+        n_probs: int | None = None,
+        top_logprobs: int | None = None,
+        post_sampling_probs: bool | None = None,
+        **unknown: Never,
+    ) -> ChatCompletionStream:
+        """Submit messages as `chat` does; the answer comes as dicts, each OpenAI's `chat.completion.chunk`.
+
+        Args:
+            messages: text, or a list of messages such as `{"role": "user", "content": "..."}`.
+            tools: functions that the answer may call, as OpenAI's API has them; `Completion.message` has the calls.
+            tool_choice: "auto", "none", "required", or `{"type": "function", "function": {"name": ...}}`.
+            parallel_tool_calls: whether one answer may call several; None means as the template can.
+            enable_thinking: whether a model that can think aloud first does so; None means as its template has it.
+            reasoning_format: "auto" tells thoughts apart from the answer in `Completion.message`, "none" leaves them in
+                it.
+            chat_template: a template in the place of the model's own: its text, or the path of a file.
+            chat_template_kwargs: what else the template is told.
+            continue_final_message: the last message is an answer, which is gone on with.
+            add_generation_prompt: end the prompt with what begins an answer.
+            include_usage: end with a chunk that has `usage` and no choices.
+            max_tokens: Tokens generated at most. 0 only reads the prompt. Unit: tokens. From 0 to 2147483647.
+            timeout: Time for the whole request, from submission; None means no limit. Unit: seconds. From 0 to
+                1000000000.
+            queue_timeout: Time for waiting in the queue; None means no limit. Unit: seconds. From 0 to 1000000000.
+            stall_timeout: Time in which a request that holds a slot makes no progress; None means no limit. Unit:
+                seconds. From 0 to 1000000000.
+            priority: Who goes first: the lower, the sooner it gets a slot, and the later it gives up its cells where
+                those run short. Equal ones go by arrival. From -1000000 to 1000000.
+            cache_prompt: Reuse the tokens of earlier requests where the prompt begins the same, and keep this one's;
+                None means as the engine.
+            session: Names a conversation (text, an integer, bytes, a UUID, or a tuple of them): its next request
+                prefers the sequence that its last one left. Routes only; send the history each time.
+            cache_scope: Trust boundary (as `session`): only tokens of requests with an equal scope are reused. None is
+                a pool of its own.
+            stop: Text, or several texts, that end the answer where they appear in it, also over token borders.
+            include_stop: Keep in the answer what `stop` or `stop_token_ids` ended it with.
+            stop_token_ids: Tokens that end the answer. From 0 to 2147483647.
+            min_tokens: Tokens until which nothing but `max_tokens` and the context ends the answer. Unit: tokens. From
+                0 to 2147483647.
+            ignore_eos: Go on where the model would end: tokens that end a generation are not drawn.
+            temp: Temperature; 0 always takes the likeliest token. None means as the engine, as for all that follow.
+                From 0 to 1000.
+            top_k: Number of likeliest tokens that are drawn from; 0 means all. Unit: tokens.
+            top_p: Share of probability that is drawn from; 1 means all of it. From 0 to 1.
+            min_p: Smallest probability that is drawn, as a share of the likeliest token's. From 0 to 1.
+            typical_p: Share of probability that is drawn from, of the tokens whose information is closest to the
+                entropy (locally typical sampling); 1 means all of it. From 0 to 1.
+            top_n_sigma: Number of standard deviations below the largest logit that are drawn from; 0 means all. From 0
+                to 1000.
+            xtc_probability: Probability with which all likely tokens but the least likely of them are left out (XTC); 0
+                is off. From 0 to 1.
+            xtc_threshold: Probability from which on a token is likely for XTC; above 0.5 is off. From 0 to 1.
+            dynatemp_range: Distance by which the temperature goes up and down with the entropy of each row; 0 keeps it
+                fixed. From 0 to 1000.
+            dynatemp_exponent: Exponent with which the temperature follows the entropy. From 0 to 1000.
+            penalty_repeat: Repetition penalty: logits of recent tokens are divided by it (multiplied where negative); 1
+                is off. From 1e-06 to 1000.
+            penalty_freq: Frequency penalty: taken off a logit for each recent occurrence; 0 is off. From -1000 to 1000.
+            penalty_present: Presence penalty: taken off the logit of any recent token; 0 is off. From -1000 to 1000.
+            penalty_last_n: Number of last tokens, prompt included, that penalties look at; -1 means all, 0 none. Unit:
+                tokens. From -1 to 2147483647.
+            dry_multiplier: DRY penalty: taken off the logits of tokens that would prolong a repetition, times a power
+                of `dry_base`; 0 is off. From 0 to 1000.
+            dry_base: Base of the DRY penalty: its power grows with each token of the repetition. Below 1 is off. From 0
+                to 1000.
+            dry_allowed_length: Length up to which a repetition costs nothing. Unit: tokens. From 0 to 2147483647.
+            dry_penalty_last_n: Number of last tokens, prompt included, in which DRY looks for repetitions; -1 means
+                all, 0 none. Unit: tokens. From -1 to 2147483647.
+            mirostat: Version of Mirostat, 1 or 2, which then stands for all of the chain but the temperature; 0 is off.
+                From 0 to 2.
+            mirostat_tau: Surprise that Mirostat aims at. Unit: bits. From 0 to 1000.
+            mirostat_eta: Share of its error that Mirostat corrects with each token. From 0 to 1000.
+            dry_sequence_breakers: Texts at which DRY lets repetitions end, also where a token holds more than them;
+                None means a line break, a colon, a double quote and an asterisk.
+            samplers: Links of the sampling chain, in order; those that are not named do nothing. None means
+                "penalties", "dry", "top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature", as
+                llama.cpp has them.
+            logit_bias: Added to the logits of tokens, each named by its id, or by a text that it is a part of; -inf or
+                False bans.
+            banned_token_ids: Tokens that are not drawn. From 0 to 2147483647.
+            allowed_token_ids: Tokens that alone are drawn; what ends the answer must be among them, or `max_tokens`
+                does. From 0 to 2147483647.
+            bad_words: Texts that the answer does not have, where the model spells them as the tokenizer does, with or
+                without a space before.
+            logprobs: Tell how likely each generated token was, and so many of the likeliest in its place; 0 tells the
+                token's own only, None nothing. Unit: tokens. From 0 to 1000.
+            prompt_logprobs: The same of each token of the prompt but the first. The whole prompt is then computed,
+                whatever the cache has of it. Unit: tokens. From 0 to 1000.
+            post_sampling_logprobs: Tell of `logprobs` what the sampling chain left, penalties and temperature included,
+                instead of what the model gave.
+            n: Answers to the prompt, which is computed once. Each has a seed of its own, the first one's is the
+                request's. Unit: answers. From 1 to 128.
+            grammar: Grammar that the answer keeps to, in llama.cpp's language (GBNF). Of `grammar`, `json_schema`,
+                `regex` and `choice` a request has one.
+            grammar_root: Rule of `grammar` that the whole answer matches.
+            json_schema: JSON schema that the answer keeps to, which `Completion.parsed` then holds: a dict, JSON text,
+                or a class of pydantic.
+            regex: Regular expression, in Rust's syntax, that the whole answer matches.
+            choice: Texts of which the answer is one.
+            grammar_triggers: Texts from which on the grammar holds, in whichever of them comes first; what comes before
+                is free. None means from the beginning.
+            sampler: Callable that draws in the place of the chain: it gets the logits of one row as an array of numpy,
+                with biases, bans, penalties and the grammar in them, and returns a token, or None to have the chain
+                draw from what it left in the array. It runs on a thread of its own while others go on, and must not
+                keep the array. `stall_timeout` is its limit.
+            seed: Seed of the request's draws; None draws one, which the completion reports.
+            n_predict: another name for `max_tokens`.
+            include_stop_str_in_output: another name for `include_stop`.
+            temperature: another name for `temp`.
+            typ_p: another name for `typical_p`.
+            repeat_penalty: another name for `penalty_repeat`.
+            repetition_penalty: another name for `penalty_repeat`.
+            frequency_penalty: another name for `penalty_freq`.
+            presence_penalty: another name for `penalty_present`.
+            repeat_last_n: another name for `penalty_last_n`.
+            n_probs: another name for `logprobs`.
+            top_logprobs: another name for `logprobs`.
+            post_sampling_probs: another name for `post_sampling_logprobs`.
+            **unknown: refused; the error suggests the nearest option.
+
+        Returns:
+            An iterator and async iterator of dicts; dropping it, or leaving the loop, cancels the request.
+
+        Raises:
+            OptionError: an option is unknown, of the wrong type, or out of range. Every other error comes from the
+                generation: see `llama_batch.errors`.
+
+        Example:
+            >>> for chunk in engine.stream_chat_completion("Tell me a story"):
+            ...     print(chunk["choices"][0]["delta"].get("content", ""), end="", flush=True)
+        """
+        options: dict[str, Any] = {
+            "max_tokens": max_tokens,
+            "timeout": timeout,
+            "queue_timeout": queue_timeout,
+            "stall_timeout": stall_timeout,
+            "priority": priority,
+            "cache_prompt": cache_prompt,
+            "session": session,
+            "cache_scope": cache_scope,
+            "stop": stop,
+            "include_stop": include_stop,
+            "stop_token_ids": stop_token_ids,
+            "min_tokens": min_tokens,
+            "ignore_eos": ignore_eos,
+            "temp": temp,
+            "top_k": top_k,
+            "top_p": top_p,
+            "min_p": min_p,
+            "typical_p": typical_p,
+            "top_n_sigma": top_n_sigma,
+            "xtc_probability": xtc_probability,
+            "xtc_threshold": xtc_threshold,
+            "dynatemp_range": dynatemp_range,
+            "dynatemp_exponent": dynatemp_exponent,
+            "penalty_repeat": penalty_repeat,
+            "penalty_freq": penalty_freq,
+            "penalty_present": penalty_present,
+            "penalty_last_n": penalty_last_n,
+            "dry_multiplier": dry_multiplier,
+            "dry_base": dry_base,
+            "dry_allowed_length": dry_allowed_length,
+            "dry_penalty_last_n": dry_penalty_last_n,
+            "mirostat": mirostat,
+            "mirostat_tau": mirostat_tau,
+            "mirostat_eta": mirostat_eta,
+            "dry_sequence_breakers": dry_sequence_breakers,
+            "samplers": samplers,
+            "logit_bias": logit_bias,
+            "banned_token_ids": banned_token_ids,
+            "allowed_token_ids": allowed_token_ids,
+            "bad_words": bad_words,
+            "logprobs": logprobs,
+            "prompt_logprobs": prompt_logprobs,
+            "post_sampling_logprobs": post_sampling_logprobs,
+            "n": n,
+            "grammar": grammar,
+            "grammar_root": grammar_root,
+            "json_schema": json_schema,
+            "regex": regex,
+            "choice": choice,
+            "grammar_triggers": grammar_triggers,
+            "sampler": sampler,
+            "seed": seed,
+        }
+        aliases: dict[str, Any] = {
+            "n_predict": n_predict,
+            "include_stop_str_in_output": include_stop_str_in_output,
+            "temperature": temperature,
+            "typ_p": typ_p,
+            "repeat_penalty": repeat_penalty,
+            "repetition_penalty": repetition_penalty,
+            "frequency_penalty": frequency_penalty,
+            "presence_penalty": presence_penalty,
+            "repeat_last_n": repeat_last_n,
+            "n_probs": n_probs,
+            "top_logprobs": top_logprobs,
+            "post_sampling_probs": post_sampling_probs,
+        }
+        chat = {
+            "tools": tools,
+            "tool_choice": tool_choice,
+            "parallel_tool_calls": parallel_tool_calls,
+            "enable_thinking": enable_thinking,
+            "reasoning_format": reasoning_format,
+            "chat_template": chat_template,
+            "chat_template_kwargs": chat_template_kwargs,
+            "continue_final_message": continue_final_message,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        made = self._converse(messages, chat, given(EngineApi.stream_chat_completion, options, aliases, unknown))
+        return self._chunks_of(made, include_usage)
 
     @overload
     def map(

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from llama_batch import _core
     from llama_batch.generation import Generation
     from llama_batch.mapping import Map
+    from llama_batch.openai_chat import ChatCompletionStream, PendingChatCompletion
     from llama_batch.types import Embeddable, Message, ModelSource, Prompt
 
 
@@ -36,6 +37,11 @@ class Submits(ABC):
 
     native: _core.Engine
 
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The engine's name."""
+
     def _embed(self, texts: Embeddable, options: dict[str, Any]) -> EmbeddingJob:
         return EmbeddingJob(self, self.native.embed(texts, options))
 
@@ -56,6 +62,16 @@ class Submits(ABC):
     def _converse(
         self, messages: str | Sequence[Message], chat: Mapping[str, Any], options: dict[str, Any]
     ) -> Generation[Any]: ...
+
+    def _completion_of(self, generation: Generation[Any]) -> PendingChatCompletion:
+        from llama_batch.openai_chat import PendingChatCompletion
+
+        return PendingChatCompletion(generation, self.name)
+
+    def _chunks_of(self, generation: Generation[Any], include_usage: bool) -> ChatCompletionStream:
+        from llama_batch.openai_chat import ChatCompletionStream
+
+        return ChatCompletionStream(generation, self.name, include_usage=include_usage)
 
     @abstractmethod
     def _map(

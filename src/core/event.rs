@@ -255,22 +255,13 @@ pub enum Event {
         /// How likely each of them was, where the request wants to know.
         told: Vec<TokenLogprobs>,
     },
-    /// A token was drawn, though its text may stay back. For figures only: neither callers nor listeners hear of it.
-    Token {
-        /// Which request.
-        request: RequestId,
-        /// Whether it is the first. Of the others, one that ends the answer and is no part of it is not told.
-        is_first: bool,
-        /// Since the submission, or since the token before.
-        wait: Duration,
-    },
+    /// A token was drawn, though its text may stay back: the first of a request, so long after its submission, or another,
+    /// so long after the one before; one that ends the answer and is no part of it is not told. For figures only.
+    #[expect(missing_docs, reason = "said above")]
+    Token { request: RequestId, is_first: bool, wait: Duration },
     /// The vectors of a request's texts, for its caller; its end follows.
-    Embedded {
-        /// Which request.
-        request: RequestId,
-        /// They.
-        embedded: Embedded,
-    },
+    #[expect(missing_docs, reason = "said above")]
+    Embedded { request: RequestId, embedded: Embedded },
     /// The one end of a request. `request.done` or `request.exception` in telemetry.
     Finished(Box<Finished>),
     /// A forward pass is over.

@@ -20,7 +20,10 @@ def test_the_generated_files_are_up_to_date() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("method", ["generate", "stream", "chat", "map", "embed"])
+METHODS = ["generate", "stream", "chat", "chat_completion", "stream_chat_completion", "map", "embed"]
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_each_method_spells_out_every_request_option(method: str) -> None:
     parameters = inspect.signature(getattr(Engine, method)).parameters
     for name, spec in (EMBED_OPTIONS if method == "embed" else REQUEST_OPTIONS).items():

@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-HEAVY = ("starlette", "uvicorn", "pydantic", "anyio")
+HEAVY = ("starlette", "uvicorn", "pydantic", "anyio", "openai", "httpx", "httpx2")
 
 
 @pytest.mark.parametrize(
-    "module", ["llama_batch", "llama_batch.cli.app", "llama_batch.server", "llama_batch.server.shapes"]
+    "module", ["llama_batch", "llama_batch.cli.app", "llama_batch.server", "llama_batch.openai_shapes"]
 )
 def test_it_loads_nothing_of_the_servers_extra(module: str) -> None:
     code = f"import sys, {module}; print([name for name in {HEAVY!r} if name in sys.modules])"

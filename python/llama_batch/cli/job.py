@@ -17,7 +17,8 @@ import click
 
 from llama_batch.cli.answers import submitter
 from llama_batch.cli.app import FAILED, Stopped, tell
-from llama_batch.cli.job_files import Line, Output, read_lines
+from llama_batch.cli.job_batch import BatchAnswers, is_batch, read_batch_lines
+from llama_batch.cli.job_files import Answered, AnyLine, Line, Output, read_lines
 from llama_batch.errors import (
     ChatTemplateError,
     EngineClosedError,
@@ -29,10 +30,11 @@ from llama_batch.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
     from llama_batch import Completion, Engine
+    from llama_batch.cli.job_batch import BatchLine
 
 _SYNC_INTERVAL_S = 1.0
 _REASON_LENGTH = 100
@@ -113,18 +115,20 @@ def run_job(
     _refuse_same_file(source, target)
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(_open_input(source))
+        batch = is_batch(file)
+        make_app = _app_maker(options, raw=raw) if batch else None
         output = Output(target, overwrite=overwrite)
         stack.callback(output.close)
         where = output.path.name if output.path else "the output"
         tally = _Tally(sum(1 for line in file if line.strip()))
         file.seek(0)
-        lines = _open_lines(file, output, tally)
+        lines = _open_lines(read_batch_lines(file) if batch else read_lines(file), output, tally)
         first = next(lines, None)
         try:
             if first is not None:
                 with open_engine() as engine:
-                    job = _Job(engine, raw, options, output, tally)
-                    asyncio.run(job.run(first, lines, 2 * n_parallel))
+                    answers = _Answers(engine, raw, options) if make_app is None else make_app(engine)
+                    asyncio.run(_Job(answers, output, tally).run(first, lines, 2 * n_parallel))
         except KeyboardInterrupt:
             again = "the same command goes on from here" if output.path else "nothing of it can be resumed"
             raise Stopped(f"stopped: {tally.summary(where)}; {again}") from None
@@ -155,9 +159,29 @@ def _refuse_same_file(source: str, target: str | None) -> None:
             raise click.UsageError("--input and --output are the same file")
 
 
-def _open_lines(file: IO[bytes], output: Output, tally: _Tally) -> Iterator[Line]:
+def _app_maker(options: dict[str, Any], *, raw: bool) -> Callable[[Engine], BatchAnswers]:
+    """What answers the lines of a batch file by an engine.
+
+    Raises:
+        click.UsageError: the command cannot be meant for such a file.
+        click.ClickException: the extra that it takes is not installed.
+    """
+    if raw:
+        raise click.UsageError("--raw: the url of each line of a batch file says whether there is a template")
+    try:
+        import llama_batch.server.app  # noqa: F401 - before the model is loaded: it may not be installed
+    except ImportError as error:
+        raise click.ClickException(f"OpenAI's batch format: {error}") from None
+    from llama_batch.in_process import app_maker
+
+    return lambda engine: BatchAnswers(engine, options, app_maker(engine))
+
+
+def _open_lines(
+    read: Iterable[Line] | Iterable[BatchLine], output: Output, tally: _Tally
+) -> Iterator[Line | BatchLine]:
     """The lines that need an answer; wrong ones get theirs at once."""
-    for line in read_lines(file):
+    for line in read:
         if output.answered[line.key] > 0:
             output.answered[line.key] -= 1
             tally.n_before += 1
@@ -171,17 +195,23 @@ def _open_lines(file: IO[bytes], output: Output, tally: _Tally) -> Iterator[Line
 class _Job:
     """Keeps a window of requests in flight and writes each answer when it comes."""
 
-    def __init__(self, engine: Engine, raw: bool, options: dict[str, Any], output: Output, tally: _Tally) -> None:
-        self.engine, self.raw, self.options, self.output, self.tally = engine, raw, options, output, tally
-        self.submit = submitter(engine, raw)
+    def __init__(self, answers: Any, output: Output, tally: _Tally) -> None:
+        """Hold what a job is made of.
 
-    async def run(self, first: Line, rest: Iterator[Line], window: int) -> None:
+        Args:
+            answers: has `answer`, a coroutine function from a line to what became of it.
+            output: where answers go.
+            tally: counts them.
+        """
+        self.answers, self.output, self.tally = answers, output, tally
+
+    async def run(self, first: AnyLine, rest: Iterator[AnyLine], window: int) -> None:
         """Answer all lines; input is read only as fast as answers come."""
         room = asyncio.Semaphore(window)
         synced = time.monotonic()
         with _bar(self.tally) as show:
             async with asyncio.TaskGroup() as tasks:
-                line: Line | None = first
+                line: AnyLine | None = first
                 while line is not None:
                     await room.acquire()
                     task = tasks.create_task(self._answer(line, show))
@@ -192,27 +222,40 @@ class _Job:
                     line = next(rest, None)
         self.output.sync()
 
-    async def _answer(self, line: Line, show: Callable[[], None]) -> None:
+    async def _answer(self, line: AnyLine, show: Callable[[], None]) -> None:
+        answered: Answered = await self.answers.answer(line)
+        if answered.failure is not None:
+            self.tally.fail(*answered.failure)
+        else:
+            self.tally.n_answered += 1
+            self.tally.n_tokens += answered.n_tokens
+        self.output.write(line, answered.answer)
+        show()
+
+
+class _Answers:
+    """Answers lines of our own format."""
+
+    def __init__(self, engine: Engine, raw: bool, options: dict[str, Any]) -> None:
+        self.engine, self.raw, self.options = engine, raw, options
+        self.submit = submitter(engine, raw)
+
+    async def answer(self, line: Line) -> Answered:
         """One line's answer, or why there is none."""
         try:
             done = await self._submit(line)
         except _ENDS_THE_JOB:
             raise
         except LlamaBatchError as error:
-            answer: dict[str, Any] = {"error": {"code": error.code, "message": str(error)}}
+            told: dict[str, Any] = {"code": error.code, "message": str(error)}
             if isinstance(error, RequestTimeoutError) and error.completion is not None:
-                answer["error"]["text"] = error.completion.text
-            self.tally.fail(error.code, str(error))
-        else:
-            usage = asdict(done.usage)
-            answer = {"text": done.text, "finish_reason": done.finish_reason, "usage": usage, "seed": done.seed}
-            if done.stop_reason is not None:
-                answer["stop_reason"] = done.stop_reason
-            answer.update(_asked_for(done))
-            self.tally.n_answered += 1
-            self.tally.n_tokens += done.usage.generated_tokens
-        self.output.write(line, answer)
-        show()
+                told["text"] = error.completion.text
+            return Answered({"error": told}, failure=(error.code, str(error)))
+        usage = asdict(done.usage)
+        answer = {"text": done.text, "finish_reason": done.finish_reason, "usage": usage, "seed": done.seed}
+        if done.stop_reason is not None:
+            answer["stop_reason"] = done.stop_reason
+        return Answered({**answer, **_asked_for(done)}, n_tokens=done.usage.generated_tokens)
 
     def _submit(self, line: Line) -> Any:
         """Text as the user expects, token ids as they are, messages through the template that they need."""

@@ -15,7 +15,7 @@ import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 _NAMES = {name: spec.name for spec in REQUEST_OPTIONS.values() for name in (spec.name, *spec.aliases)}
 _BLOCK = 1 << 16
+
+BATCH_ID = "batch_req_"
+"""How the `id` of an answer in OpenAI's batch format begins; what follows tells what the line asked."""
 
 Key = tuple[str, str]
 
@@ -59,10 +62,55 @@ class Line:
         """What an answer must agree in."""
         return (json.dumps(self.index if self.id is None else self.id), self.digest)
 
-    def head(self) -> dict[str, Any]:
-        """How the line of its answer begins."""
+    def record(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """The line of its answer."""
         named = {} if self.id is None else {"id": self.id}
-        return {"index": self.index, **named, "prompt_sha256": self.digest}
+        return {"index": self.index, **named, "prompt_sha256": self.digest, **answer}
+
+
+class AnyLine(Protocol):
+    """A line of the input, in whatever format."""
+
+    @property
+    def key(self) -> Key:
+        """What an answer must agree in."""
+
+    @property
+    def error(self) -> str | None:
+        """What is wrong with it."""
+
+    def record(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """The line of its answer."""
+
+
+@dataclass(slots=True)
+class Answered:
+    """What became of a line.
+
+    Attributes:
+        answer: what its record has of it.
+        n_tokens: tokens that were generated.
+        failure: code and message, where it failed.
+    """
+
+    answer: dict[str, Any]
+    n_tokens: int = 0
+    failure: tuple[str, str] | None = None
+
+
+def failure_of(record: dict[str, Any]) -> tuple[str, str] | None:
+    """Code and message of the error in an answer, ours or OpenAI's; None where there is none."""
+    error, response = record.get("error"), record.get("response")
+    if error is None and isinstance(response, dict):
+        status, body = response.get("status_code"), response.get("body")
+        if isinstance(status, int) and 200 <= status < 300:
+            return None
+        error = body.get("error") if isinstance(body, dict) else str(status)
+    if error is None:
+        return None
+    if not isinstance(error, dict):
+        return ("failed", str(error))
+    return (str(error.get("code") or "failed"), str(error.get("message")))
 
 
 def read_lines(source: IO[bytes]) -> Iterator[Line]:
@@ -75,13 +123,13 @@ def read_lines(source: IO[bytes]) -> Iterator[Line]:
 def parse_line(index: int, raw: bytes) -> Line:
     """Read one line; what is wrong with it is in its `error`."""
     try:
-        content = json.loads(raw.decode("utf-8-sig" if index == 0 else "utf-8"))
+        content = read_json(index, raw)
     except (ValueError, RecursionError) as reason:
-        return Line(index, _digest(raw.strip()), error=f"not JSON: {reason}")
+        return Line(index, digest_of(raw.strip()), error=f"not JSON: {reason}")
     if not isinstance(content, dict):
-        return Line(index, _digest(raw.strip()), error="not a JSON object")
+        return Line(index, digest_of(raw.strip()), error="not a JSON object")
     name = content.pop("id", None)
-    digest = _digest(json.dumps(content, sort_keys=True).encode())
+    digest = digest_of(json.dumps(content, sort_keys=True).encode())
     if not (name is None or isinstance(name, str) or (isinstance(name, int) and not isinstance(name, bool))):
         return Line(index, digest, error="id must be text or an integer")
     error, prompt, chat = None, content.pop("prompt", None), "messages" in content
@@ -103,11 +151,26 @@ def parse_line(index: int, raw: bytes) -> Line:
     return Line(index, digest, name, messages if chat else prompt, chat, options)
 
 
+def read_json(index: int, raw: bytes) -> Any:
+    """What a line holds.
+
+    Args:
+        index: its number, from 0: the first one may have a byte order mark.
+        raw: the line.
+
+    Raises:
+        ValueError: it is no JSON.
+        RecursionError: it is nested too deeply.
+    """
+    return json.loads(raw.decode("utf-8-sig" if index == 0 else "utf-8"))
+
+
 def _is_tokens(prompt: object) -> bool:
     return isinstance(prompt, list) and all(isinstance(t, int) and not isinstance(t, bool) for t in prompt)
 
 
-def _digest(data: bytes) -> str:
+def digest_of(data: bytes) -> str:
+    """The SHA-256 of what a line asks, shortened."""
     return hashlib.sha256(data).hexdigest()[:16]
 
 
@@ -152,11 +215,11 @@ class Output:
             self._file.truncate(0)
         self._read()
 
-    def write(self, line: Line, answer: dict[str, Any]) -> None:
+    def write(self, line: AnyLine, answer: dict[str, Any]) -> None:
         """Append an answer, whole."""
-        record = {**line.head(), **answer}
-        error = answer.get("error")
-        if error is not None and (line.key, str(error.get("message"))) in self.failed:
+        record = line.record(answer)
+        failure = failure_of(record)
+        if failure is not None and (line.key, failure[1]) in self.failed:
             return  # the same line failed in the same way before, and says so already
         try:
             data = json.dumps(record, ensure_ascii=False).encode() + b"\n"
@@ -195,15 +258,26 @@ class Output:
         """Take note of one answer; lines that are none of ours are left alone."""
         try:
             record = json.loads(raw)
-            index, digest = record["index"], record["prompt_sha256"]
-        except (ValueError, KeyError, TypeError, RecursionError):
+            key = _key_of(record)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return
-        key = (json.dumps(record.get("id", index)), str(digest))
-        if "error" in record:
-            error = record["error"]
-            self.failed.add((key, str(error.get("message") if isinstance(error, dict) else error)))
+        if (failure := failure_of(record)) is not None:
+            self.failed.add((key, failure[1]))
         else:
             self.answered[key] += 1
+
+
+def _key_of(record: dict[str, Any]) -> Key:
+    """The key of the line that a record of ours answers.
+
+    Raises:
+        ValueError: it is none of ours; and so do KeyError, TypeError and AttributeError say.
+    """
+    if "custom_id" not in record:
+        return (json.dumps(record.get("id", record["index"])), str(record["prompt_sha256"]))
+    if not record["id"].startswith(BATCH_ID) or "response" not in record:
+        raise ValueError("another program wrote it")
+    return (json.dumps(record["custom_id"]), record["id"].removeprefix(BATCH_ID))
 
 
 class _Unclosed(io.RawIOBase):

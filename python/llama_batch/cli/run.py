@@ -30,7 +30,8 @@ _DEFAULTS = {
 _EPILOG = (
     "A line of the input is an object with a prompt (text or token ids) or messages, perhaps an id, and options of the "
     "request. A line of the output has its index (the number of the line, from 0), the id, and text, finish_reason and "
-    "usage, or an error. Failed lines are tried again when the job is run again; the last line of an index counts."
+    "usage, or an error. A file in OpenAI's batch format (custom_id, method, url, body) gets answers in that format "
+    "too. Failed lines are tried again when the job is run again; the last line of an index or custom_id counts."
 )
 
 

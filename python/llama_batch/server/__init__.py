@@ -1,7 +1,7 @@
 """The HTTP server: OpenAI's API and llama-server's, over one engine.
 
 `llama-batch serve` runs it; `create_app` gives the same as an ASGI application, to be mounted in another. It takes the
-extra `llama-batch[server]`; `llama_batch.server.shapes`, which builds the shapes of OpenAI's answers, takes nothing.
+extra `llama-batch[server]`; `llama_batch.openai_shapes`, which builds the shapes of OpenAI's answers, takes nothing.
 
 Example:
     >>> from llama_batch import Engine

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from llama_batch.server import shapes
+from llama_batch import openai_shapes as shapes
 from llama_batch.server.asking import (
     beside,
     check_limits,
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from llama_batch.server.progress import Reading
     from llama_batch.server.requests import ChatRequest
     from llama_batch.server.service import Call
-    from llama_batch.types import Completion
 
 
 async def chat_completions(call: Call, request: ChatRequest) -> dict[str, Any] | None:
@@ -61,7 +60,6 @@ async def chat_completions(call: Call, request: ChatRequest) -> dict[str, Any] |
             )
         stream = _ChatStream(call, head, generation)
         await stream.send(
-            n=options.get("n", 1),
             ping_s=ping_s(request.sse_ping_interval),
             progress=bool(request.return_progress),
             usage=bool(stream_options.include_usage),
@@ -167,7 +165,7 @@ class _ChatStream:
         self._call, self._head, self._generation = call, head, generation
         self._begun: dict[int, Callable[[str], bytes]] = {}
 
-    async def send(self, *, n: int, ping_s: float | None, progress: bool, usage: bool) -> None:
+    async def send(self, *, ping_s: float | None, progress: bool, usage: bool) -> None:
         """Send all of it."""
         generation, call = self._generation, self._call
         out = SseStream(call, ping_s)
@@ -180,7 +178,8 @@ class _ChatStream:
             if call.is_gone:
                 return
             call.told([done])
-            await out.write(self._end(done, n, usage=usage) + DONE)
+            ends = shapes.chat_ends(self._head, done, self._begun, include_usage=usage)
+            await out.write(b"".join(event(chunk) for chunk in ends) + DONE)
 
     def _progress_chunk(self, progress: dict[str, Any]) -> dict[str, Any]:
         return {**shapes.chat_chunk(self._head, 0, {}), "prompt_progress": progress}
@@ -191,29 +190,14 @@ class _ChatStream:
         text = piece if isinstance(piece, str) else _plain_text(piece)
         if text is not None and piece.logprobs is None:
             return before + self._begun[choice](text) if text else before
-        delta: dict[str, Any] = {"content": str(piece)} if isinstance(piece, str) else _delta(piece)
+        delta: dict[str, Any] = {"content": str(piece)} if isinstance(piece, str) else shapes.chat_delta(piece)
         logprobs = shapes.chat_logprobs(piece.logprobs)
         return before + event(shapes.chat_chunk(self._head, choice, delta, logprobs=logprobs))
 
     def _beginning(self, choice: int) -> bytes:
         """The first chunk of a choice, which says whose turn it is."""
         self._begun[choice] = text_event(lambda text: shapes.chat_chunk(self._head, choice, {"content": text}))
-        return event(shapes.chat_chunk(self._head, choice, {"role": "assistant", "content": ""}))
-
-    def _end(self, done: Completion, n: int, *, usage: bool) -> bytes:
-        """The last chunks: why each choice ended, and what all used."""
-        parts = []
-        for index, choice in enumerate(done.choices[:n]):
-            if index not in self._begun:
-                parts.append(self._beginning(index))
-            chunk = shapes.chat_chunk(self._head, index, {}, finish_reason=shapes.finish_reason(choice))
-            if index + 1 == len(done.choices):
-                chunk["timings"] = shapes.timings(done)
-            parts.append(event(chunk))
-        if usage:
-            head = self._head.as_dict("chat.completion.chunk")
-            parts.append(event({**head, "choices": [], "usage": shapes.usage([done]), "timings": shapes.timings(done)}))
-        return b"".join(parts)
+        return event(shapes.chat_beginning(self._head, choice))
 
 
 def _pieces(generation: Generation) -> AsyncIterator[Any]:
@@ -225,26 +209,6 @@ def _pieces(generation: Generation) -> AsyncIterator[Any]:
 def _plain_text(piece: Any) -> str | None:
     """The text of a delta that is nothing else."""
     return None if piece.reasoning_content or piece.tool_calls else str(piece.content)
-
-
-def _delta(piece: Any) -> dict[str, Any]:
-    """A delta of a message, in OpenAI's shape; of its members those that say something."""
-    delta: dict[str, Any] = {}
-    if piece.reasoning_content:
-        delta["reasoning_content"] = piece.reasoning_content
-    if piece.content:
-        delta["content"] = piece.content
-    if piece.tool_calls:
-        delta["tool_calls"] = [_tool_call(call) for call in piece.tool_calls]
-    return delta
-
-
-def _tool_call(call: Any) -> dict[str, Any]:
-    made: dict[str, Any] = {"index": call.index}
-    if call.id:
-        made |= {"id": call.id, "type": "function"}
-    function = {name: getattr(call, name) for name in ("name", "arguments") if getattr(call, name) is not None}
-    return {**made, "function": function}
 
 
 @contextlib.asynccontextmanager

@@ -7,9 +7,9 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from llama_batch import openai_shapes as shapes
 from llama_batch.errors import QueueFullError
 from llama_batch.logprobs import as_openai_completion
-from llama_batch.server import shapes
 from llama_batch.server.asking import (
     beside,
     check_limits,

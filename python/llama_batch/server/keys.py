@@ -269,13 +269,19 @@ class Client:
     """Who sends requests: the holder of a key, or the anonymous one."""
 
     def __init__(
-        self, key: ApiKey | None, *, shared: bool = False, clock: Callable[[], float] = time.monotonic
+        self,
+        key: ApiKey | None,
+        *,
+        shared: bool = False,
+        trusted: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Make a client.
 
         Args:
             key: its key; None: it is anonymous.
             shared: whether all clients reuse what any of them has cached.
+            trusted: whether it is the operator's own code, and chooses as callers of the engine do.
             clock: gives the time. Unit: seconds.
         """
         self.key = key
@@ -283,6 +289,7 @@ class Client:
         self.priority = 0 if key is None else key.priority
         self.max_tokens = None if key is None else key.max_tokens
         self.n_active = 0
+        self.is_trusted = trusted
         self._shared = shared
         self._requests = self._bucket("requests_per_minute", clock)
         self._tokens = self._bucket("tokens_per_minute", clock)
@@ -291,12 +298,15 @@ class Client:
         rate = None if self.key is None else getattr(self.key, name)
         return None if rate is None else Bucket(rate, clock)
 
-    def scope(self, asked: str | int | None) -> Key:
-        """The cache scope of a request.
+    def scope(self, asked: str | int | None) -> Key | None:
+        """The cache scope of a request; None is the engine's own.
 
         Args:
-            asked: what the request named; it divides the client's own scope further, and never leaves it.
+            asked: what the request named; it divides the client's own scope further, and never leaves it. Who is
+                trusted has none of its own: what it names is the engine's scope of that name.
         """
+        if self.is_trusted:
+            return asked
         own: Key = _ANONYMOUS_SCOPE if self.key is None else self.key.cache_scope()
         if self._shared:
             own = _SHARED_SCOPE

@@ -6,7 +6,7 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from llama_batch.server import shapes
+from llama_batch import openai_shapes as shapes
 from llama_batch.server.asking import beside, check_limits, check_model, check_prompt, first_given, options_of
 from llama_batch.server.chat import ping_s, telling_progress
 from llama_batch.server.completions import submit_all, together

@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
+from llama_batch import openai_shapes as shapes
 from llama_batch.errors import LlamaBatchError
-from llama_batch.server import shapes
 from llama_batch.server.failures import HttpError
 
 if TYPE_CHECKING:

@@ -53,7 +53,7 @@ class Service:
         self._charging: set[asyncio.Task[None]] = set()
         shared = settings.cache_scope == "shared"
         self._clients = {key.digest: Client(key, shared=shared) for key in settings.keys.keys}
-        self._anonymous = Client(None, shared=shared)
+        self._anonymous = Client(None, shared=shared, trusted=settings.trust_callers)
 
     def client(self, key: ApiKey | None) -> Client:
         """Who holds a key."""

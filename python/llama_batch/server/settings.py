@@ -44,6 +44,8 @@ class Settings:
         allowed_hosts: the hosts that `Host` may name, against DNS rebinding; empty accepts any.
         cors_origins: the origins whose pages may read answers; empty switches CORS off.
         ping_s: the silence after which a stream sends a keep-alive comment; 0 never does. Unit: seconds.
+        trust_callers: whether who has no API key is the operator's own code, which chooses cache scopes and priorities
+            as callers of the engine do; for applications that no port leads to.
         trust_chat_template: whether requests may bring a chat template of their own.
         log_prompts: whether the log may hold what was asked.
     """
@@ -65,6 +67,7 @@ class Settings:
     allowed_hosts: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
     ping_s: float = 15.0
+    trust_callers: bool = False
     trust_chat_template: bool = False
     log_prompts: bool = False
 

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 from llama_batch.logprobs import as_openai_completion
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
     from llama_batch.logprobs import Logprob, TokenLogprobs
+    from llama_batch.messages import ChatDelta, ToolCallDelta
     from llama_batch.types import Completion
 
 _REASONS = {"eog": "stop", "stop": "stop", "max_tokens": "length", "context_full": "length", "cancelled": "abort"}
@@ -239,6 +240,76 @@ def chat_chunk(
     """
     choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
     return {**head.as_dict("chat.completion.chunk"), "choices": [choice]}
+
+
+def chat_delta(piece: ChatDelta) -> dict[str, Any]:
+    """What a delta adds, in OpenAI's words; of its members those that say something.
+
+    Args:
+        piece: from `Generation.deltas`.
+
+    Returns:
+        A dict of `content`, `reasoning_content` and `tool_calls`.
+
+    Example:
+        >>> chat_delta(ChatDelta(content="Hel"))
+        {'content': 'Hel'}
+    """
+    delta: dict[str, Any] = {}
+    if piece.reasoning_content:
+        delta["reasoning_content"] = piece.reasoning_content
+    if piece.content:
+        delta["content"] = piece.content
+    if piece.tool_calls:
+        delta["tool_calls"] = [_tool_call(call) for call in piece.tool_calls]
+    return delta
+
+
+def _tool_call(call: ToolCallDelta) -> dict[str, Any]:
+    made: dict[str, Any] = {"index": call.index}
+    if call.id:
+        made |= {"id": call.id, "type": "function"}
+    function = {name: getattr(call, name) for name in ("name", "arguments") if getattr(call, name) is not None}
+    return {**made, "function": function}
+
+
+def chat_beginning(head: Head, index: int) -> dict[str, Any]:
+    """The first chunk of a choice, which says whose turn it is.
+
+    Args:
+        head: what it begins with.
+        index: the choice.
+
+    Returns:
+        The dict.
+    """
+    return chat_chunk(head, index, {"role": "assistant", "content": ""})
+
+
+def chat_ends(
+    head: Head, completion: Completion, begun: Container[int], *, include_usage: bool
+) -> list[dict[str, Any]]:
+    """The last chunks of a chat: why each choice ended, and what all used.
+
+    Args:
+        head: what they begin with.
+        completion: the answer, with its further choices.
+        begun: the choices that have had a chunk.
+        include_usage: whether to end with a chunk that has `usage` and no choices.
+
+    Returns:
+        The dicts; the last choice's has llama-server's `timings`.
+    """
+    chunks = []
+    for index, choice in enumerate(completion.choices):
+        if index not in begun:
+            chunks.append(chat_beginning(head, index))
+        chunks.append(chat_chunk(head, index, {}, finish_reason=finish_reason(choice)))
+    chunks[-1]["timings"] = timings(completion)
+    if include_usage:
+        used = {"usage": usage([completion]), "timings": timings(completion)}
+        chunks.append({**head.as_dict("chat.completion.chunk"), "choices": [], **used})
+    return chunks
 
 
 def text_choice(
