@@ -139,7 +139,7 @@ def test_grammars_hold(llm: Llama, tmp_path: Path) -> None:
     for grammar in (LlamaGrammar.from_string(file.read_text()), LlamaGrammar.from_file(file)):
         assert llm("x", grammar=grammar)["choices"][0]["text"] in {"yes", "no"}
     schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
-    asked = [
+    asked: list[dict[str, Any]] = [
         {"grammar": LlamaGrammar.from_json_schema(json.dumps(schema))},
         {"response_format": {"type": "json_object", "schema": schema}},
         {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}},
@@ -217,7 +217,14 @@ def test_every_honoured_argument_reaches_the_engine() -> None:
     defaults = {name: parameter.default for name, parameter in parameters(Llama.create_completion).items()}
     plain = request_options(tables.COMPLETION, defaults)
     assert (plain["max_tokens"], plain["temp"], plain["min_p"]) == (16, 0.8, 0.05)
-    changed = {"temperature": 1.5, "top_p": 0.5, "min_p": 0.2, "typical_p": 0.9, "top_k": 3, "frequency_penalty": 0.1}
+    changed: dict[str, Any] = {
+        "temperature": 1.5,
+        "top_p": 0.5,
+        "min_p": 0.2,
+        "typical_p": 0.9,
+        "top_k": 3,
+        "frequency_penalty": 0.1,
+    }
     changed |= {"presence_penalty": 0.2, "repeat_penalty": 1.2, "seed": 5, "mirostat_mode": 2, "mirostat_tau": 4.0}
     changed |= {"mirostat_eta": 0.3, "max_tokens": None, "stop": ["a"], "logit_bias": {"5": 1}, "logprobs": 3}
     for name, value in changed.items():

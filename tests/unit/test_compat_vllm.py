@@ -68,6 +68,7 @@ def test_the_table_has_every_parameter_and_takes_every_default(name: str) -> Non
 def test_the_table_of_the_constructor_has_every_parameter_and_takes_every_default() -> None:
     spelt = parameters(LLM)
     assert set(spelt) <= set(tables.LLM)
+    assert {row.name for row in tables.LLM.values() if row.fate == "honoured"} <= set(spelt)
     for name, row in tables.LLM.items():
         if row.fate == "refused" and name in spelt:
             assert spelt[name].default in row.accepted
