@@ -42,8 +42,9 @@ types: ## mypy, and the stub against the compiled module
 	mypy
 	$(PYTHON) -m mypy.stubtest llama_batch._core
 
-generate: ## Rewrite the files that are generated from the option tables
+generate: ## Rewrite the files that are generated from tables
 	$(PYTHON) tools/gen_options.py
+	$(PYTHON) tools/gen_compat.py
 
 bench: ## plan and apply (criterion), then tokens per second against llama.cpp's own bench
 	cargo bench --no-default-features
