@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from llama_batch.logprobs import as_openai_completion
-from llama_batch.server.shapes import finish_reason
+from llama_batch.openai_shapes import finish_reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
