@@ -99,7 +99,8 @@ proptest! {
         };
         let messages: Vec<Value> = turns.iter().map(|parts| json!({"role": "user", "content": content(parts)})).collect();
         let done = conversation(&json!({"messages": messages}), false).unwrap();
-        let expected: String = turns.iter().map(|parts| format!("<|a|>user:{}<end>", parts.concat().trim())).collect();
+        let turn = |parts: &Vec<String>| format!("<|a|>user:{}<end>", parts.concat().trim());
+        let expected = turns.iter().map(turn).collect::<Vec<_>>().concat();
         prop_assert_eq!(&done.prompt, &expected);
         let read: Vec<u8> = done.tokens[1..].iter().flat_map(|token| Bytes.piece(*token, true)).collect();
         prop_assert_eq!(String::from_utf8(read).unwrap(), expected);
