@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import json
+import math
 import threading
 import time
 import weakref
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llama_batch import Engine, EngineClosedError, GrammarError, ModelNotFoundError, OptionError, PromptError
+from llama_batch import EngineClosedError, GrammarError, ModelNotFoundError, OptionError, PromptError
 from llama_batch.compat.llama_cpp import CHAT_FORMATS, Llama, LlamaGrammar, hub
 from llama_batch.compat.llama_cpp import arguments as tables
 from llama_batch.compat.llama_cpp.options import ENDLESS, request_options, start_options
@@ -303,27 +304,16 @@ def test_what_only_the_original_has_says_what_to_use(llm: Llama) -> None:
     assert not hasattr(llm, "no_such_thing")
 
 
-class Embedding:
-    """What `Engine.embed` gives, of an engine that has it."""
-
-    def __init__(self, texts: list[Any], normalize: int) -> None:
-        self.vectors = [[float(len(text)), float(normalize)] for text in texts]
-        self.usage = type("Usage", (), {"prompt_tokens": sum(map(len, texts))})()
-
-    def result(self) -> Embedding:
-        return self
-
-
-def test_embeddings_come_from_an_engine_that_makes_them(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Engine, "embed", lambda _, texts, *, normalize: Embedding(texts, normalize), raising=False)
-    assert llm.embed("abc") == [3.0, -1.0]
-    assert llm.embed(["abc", "a" * 1000], normalize=True) == [[3.0, 2.0], [512.0, 2.0]]
+def test_texts_become_vectors(llm: Llama) -> None:
+    plain = llm.embed("abc")
+    unit, other = llm.embed(["abc", "a" * 100], normalize=True)
+    assert sum(number * number for number in unit) == pytest.approx(1, abs=1e-4)
+    assert unit != other
+    length = math.sqrt(sum(number * number for number in plain))
+    assert [number / length for number in plain] == pytest.approx(unit, abs=1e-4)
     made = llm.create_embedding(["ab", "c"])
     assert [row["index"] for row in made["data"]] == [0, 1]
     assert made["usage"] == {"prompt_tokens": 3, "total_tokens": 3}
-    monkeypatch.delattr(Engine, "embed")
-    with pytest.raises(NotImplementedError, match=r"Engine\.embed"):
-        llm.embed("abc")
 
 
 def test_a_pattern_names_one_model(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llama_batch import ContextFullError, Engine, GrammarError, LlamaBatchError, OptionError, PromptError
+from llama_batch import ContextFullError, GrammarError, LlamaBatchError, OptionError, PromptError
 from llama_batch.compat.vllm import (
     LLM,
     GuidedDecodingParams,
@@ -351,19 +351,11 @@ def test_the_tokenizer_is_the_models(llm: LLM) -> None:
     assert isinstance(tokenizer.apply_chat_template(MESSAGES), list)
 
 
-def test_embeddings_come_from_an_engine_that_makes_them(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    def embed(_: Engine, texts: list[list[int]], *, normalize: int) -> Any:
-        made = SimpleNamespace(vectors=[[float(len(ids)), normalize] for ids in texts])
-        made.usage = SimpleNamespace(prompt_tokens=sum(map(len, texts)))
-        return SimpleNamespace(result=lambda: made)
-
-    monkeypatch.setattr(Engine, "embed", embed, raising=False)
+def test_texts_become_vectors(llm: LLM) -> None:
     made = llm.embed(["abc", [1, 2]])
-    assert [output.outputs.embedding for output in made] == [[3.0, 2.0], [2.0, 2.0]]
-    assert made[0].outputs.hidden_size == 2
-    monkeypatch.delattr(Engine, "embed")
-    with pytest.raises(NotImplementedError, match=r"Engine\.embed"):
-        llm.embed("abc")
+    for output in made:
+        assert sum(number * number for number in output.outputs.embedding) == pytest.approx(1, abs=1e-4)
+        assert output.outputs.hidden_size == len(output.outputs.embedding)
     with pytest.raises(OptionError):
         llm.embed("abc", pooling_params=3)
 

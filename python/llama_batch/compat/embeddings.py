@@ -1,4 +1,4 @@
-"""Vectors of texts, for the classes of both projects, where the engine makes them."""
+"""Vectors of texts, for the classes of both projects."""
 
 from __future__ import annotations
 
@@ -20,14 +20,6 @@ def embedded(engine: Engine, texts: Sequence[Any], *, normalize: bool) -> tuple[
 
     Returns:
         The vectors, and how many tokens all texts have.
-
-    Raises:
-        NotImplementedError: the engine makes no embeddings.
     """
-    embed: Any = getattr(engine, "embed", None)
-    if embed is None:
-        from llama_batch import __version__
-
-        raise NotImplementedError(f"llama-batch {__version__} makes no embeddings: a later version's Engine.embed will")
-    made = embed(list(texts), normalize=2 if normalize else -1).result()
-    return [[float(number) for number in vector] for vector in made.vectors], int(made.usage.prompt_tokens)
+    made = engine.embed(list(texts), normalize=normalize).result()
+    return [vector.tolist() for vector in made.vectors], made.usage.prompt_tokens

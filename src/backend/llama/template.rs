@@ -226,6 +226,7 @@ impl Model {
     }
 
     /// The control tokens of the vocabulary.
+    #[allow(clippy::unnecessary_cast, reason = "C's enums are signed on some systems")]
     fn controls(&self) -> &Controls {
         self.templates.controls.get_or_init(|| {
             // SAFETY: the vocabulary lives as long as the model; the token is of it.
