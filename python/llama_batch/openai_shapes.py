@@ -87,8 +87,7 @@ def finish_reason(completion: Completion) -> str:
         'stop'
     """
     reason = _REASONS.get(completion.finish_reason, completion.finish_reason)
-    message = getattr(completion, "message", None)
-    return "tool_calls" if reason == "stop" and message is not None and message.tool_calls else reason
+    return "tool_calls" if reason == "stop" and completion.message.tool_calls else reason
 
 
 def usage(completions: Iterable[Completion]) -> dict[str, Any]:
@@ -182,10 +181,7 @@ def _vllm(told: Logprob) -> dict[str, Any]:
 
 def message(completion: Completion) -> dict[str, Any]:
     """The message that an answer is."""
-    made = getattr(completion, "message", None)
-    if made is not None:
-        return dict(made.as_dict())
-    return {"role": "assistant", "content": completion.text}
+    return completion.message.as_dict()
 
 
 def chat_completion(head: Head, completion: Completion) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
@@ -260,7 +261,9 @@ async def test_operators_are_told(engine: Engine) -> None:
     assert [(slot["id"], slot["is_processing"]) for slot in slots] == [(i, False) for i in range(4)]
     metrics = await client.get("/metrics")
     assert metrics.headers["content-type"].startswith("text/plain")
-    assert "# TYPE" in metrics.text
+    assert "llama_batch_num_requests_running" in metrics.text
+    assert "vllm:num_requests_running" in (await client.get("/metrics?compat=vllm")).text
+    assert (await client.get("/metrics?compat=nobody")).status == 400
 
 
 async def test_slots_tell_what_runs(slow: Engine) -> None:
@@ -274,12 +277,16 @@ async def test_slots_tell_what_runs(slow: Engine) -> None:
     assert (await client.get("/slots?fail_on_no_slot=1")).status == 200
 
 
-async def test_embeddings_are_served_where_the_engine_makes_them(client: AsgiClient, engine: Engine) -> None:
-    if not hasattr(engine, "embed"):
-        assert (await client.post("/v1/embeddings", {"input": "Hello"})).status == 501
-        return
-    one = await client.post("/v1/embeddings", {"input": "Hello"})
-    assert one.status in {200, 400, 501}
+async def test_texts_become_vectors(client: AsgiClient, engine: Engine) -> None:
+    made = (await client.post("/v1/embeddings", {"input": ["Hello", "x"]})).json()
+    expected = engine.embed(["Hello", "x"]).result()
+    assert [row["embedding"] for row in made["data"]] == [pytest.approx(vector.tolist()) for vector in expected.vectors]
+    assert made["usage"]["prompt_tokens"] == expected.usage.prompt_tokens
+    packed = await client.post("/v1/embeddings", {"input": "Hello", "encoding_format": "base64"})
+    assert base64.b64decode(packed.json()["data"][0]["embedding"]) == expected.vectors[0].tobytes()
+    long = await client.post("/v1/embeddings", {"input": "x" * 100_000})
+    assert (long.status, "100000" in long.error["message"]) == (400, True)
+    assert (await client.post("/v1/embeddings", {"input": ""})).status == 400
 
 
 class _FillsIn:

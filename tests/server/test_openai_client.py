@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
+import json
 from array import array
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
@@ -105,18 +105,17 @@ def test_answers_are_parsed(client: OpenAI) -> None:
     assert isinstance(final.choices[0].message.parsed, Weather)
 
 
-def test_tools_are_passed_on_or_refused_by_name(client: OpenAI) -> None:
+def test_tools_are_called(client: OpenAI) -> None:
     tool: Any = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
-
-    def ask() -> Any:
-        return client.chat.completions.create(model="m", messages=HELLO, tools=[tool], max_tokens=100)
-
-    if "tools" in inspect.signature(Engine.chat).parameters:
-        assert ask().choices[0].finish_reason in {"tool_calls", "length", "stop"}
-        return
-    with pytest.raises(openai.InternalServerError) as caught:
-        ask()
-    assert (caught.value.status_code, caught.value.param) == (501, "tools")
+    asked: Any = {"model": "m", "messages": HELLO, "tools": [tool], "tool_choice": "required", "max_tokens": 200}
+    whole = client.chat.completions.create(**asked, seed=1)
+    assert whole.choices[0].finish_reason == "tool_calls"
+    [call] = whole.choices[0].message.tool_calls
+    assert (call.function.name, json.loads(call.function.arguments)) == ("f", {})
+    deltas = [chunk.choices[0].delta for chunk in client.chat.completions.create(**asked, seed=1, stream=True)]
+    calls = [call for delta in deltas for call in delta.tool_calls or ()]
+    assert [call.function.name for call in calls if call.function.name] == ["f"]
+    assert json.loads("".join(call.function.arguments or "" for call in calls)) == {}
 
 
 def test_completions_whole_and_streamed(client: OpenAI) -> None:

@@ -226,24 +226,3 @@ async def test_tools_that_are_wrong_are_refused(thinking: Thinking) -> None:
     assert (
         await client.post(PATH, {"messages": HELLO, "tools": [], "tool_choice": "none", "max_tokens": 1})
     ).status == 200
-
-
-async def test_an_engine_without_them_refuses_them_by_name() -> None:
-    class Plain(Engine):
-        def chat(self, messages: Any, **options: Any) -> Generation:  # type: ignore[override,unused-ignore]
-            return super().chat(messages, **options)
-
-    with Plain("sim:") as engine:
-        client = AsgiClient(create_app(engine))
-        for fields, name in (
-            ({"tools": [TOOL]}, "tools"),
-            ({"enable_thinking": True}, "enable_thinking"),
-            ({"reasoning_effort": "low"}, "reasoning_effort"),
-            ({"chat_template_kwargs": {"a": 1}}, "chat_template_kwargs"),
-            ({"continue_final_message": True}, "continue_final_message"),
-            ({"add_generation_prompt": False}, "add_generation_prompt"),
-            ({"reasoning_format": "none"}, "reasoning_format"),
-            ({"reasoning_format": "deepseek-legacy"}, "reasoning_format"),
-        ):
-            answer = await client.post(PATH, {"messages": HELLO, "max_tokens": 1, **fields})
-            assert (answer.status, answer.error["param"]) == (501, name)

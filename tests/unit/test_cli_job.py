@@ -313,3 +313,22 @@ def test_without_an_output_answers_go_to_standard_output(job: Job, capfdbinary: 
     job.put({"prompt": "ä"})
     assert run(["run", "--input", str(job.input)]) == 0
     assert json.loads(capfdbinary.readouterr().out)["text"] == "answer to ä"
+
+
+def test_answers_tell_what_was_asked_for_of_them(tmp_path: Path) -> None:
+    asked, answers = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
+    line = {"prompt": "x", "max_tokens": 3, "ignore_eos": True, "n": 2, "logprobs": 1, "prompt_logprobs": 0}
+    asked.write_text(json.dumps(line) + '\n{"prompt": "xy"}\n')
+    words = ["--model", "sim:", "--input", str(asked), "--output", str(answers), "--max-tokens", "2"]
+    assert run(["run", *words]) == 0
+    first, second = sorted(map(json.loads, answers.read_text().splitlines()), key=lambda answer: answer["index"])
+    assert len(first["choices"]) == 2
+    assert [len(told) for told in first["logprobs"]] == [3, 3]
+    assert first["prompt_logprobs"][0] is None
+    assert not {"choices", "logprobs", "prompt_logprobs"} & second.keys()
+
+
+@pytest.mark.parametrize("flag", ["--n", "--logprobs", "--prompt-logprobs"])
+def test_what_only_a_job_can_tell_is_refused_without_one(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["run", "--model", "sim:", flag, "2", "x"]) == 2
+    assert f"{flag}: only a batch job" in capsys.readouterr().err

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from llama_batch.generation import Generation
+    from llama_batch.messages import ChatDelta
     from llama_batch.server.progress import Reading
     from llama_batch.server.requests import ChatRequest
     from llama_batch.server.service import Call
@@ -85,41 +86,33 @@ def _options(call: Call, request: ChatRequest) -> dict[str, Any]:
     if request.prompt_logprobs is not None and request.stream:
         raise not_served("prompt_logprobs", "it is not streamed")
     _template_options(call, request, options)
-    _tool_options(call, request, options)
+    _tool_options(request, options)
     return options
 
 
 def _template_options(call: Call, request: ChatRequest, options: dict[str, Any]) -> None:
     """What the chat template is told, where the engine can tell it."""
-    needs = call.service.needs_chat
     if request.chat_template is not None:
         options["chat_template"] = _own_template(call, request.chat_template)
     if request.enable_thinking is not None:
-        needs("enable_thinking", "enable_thinking")
         options["enable_thinking"] = request.enable_thinking
     variables = dict(request.chat_template_kwargs or {})
     if request.reasoning_effort == "none":
-        needs("enable_thinking", "reasoning_effort")
         options.setdefault("enable_thinking", False)
     elif request.reasoning_effort is not None:
-        needs("chat_template_kwargs", "reasoning_effort")
         variables.setdefault("reasoning_effort", request.reasoning_effort)
     if variables:
-        needs("chat_template_kwargs", "chat_template_kwargs")
         options["chat_template_kwargs"] = variables
     if request.continue_final_message:
         if request.add_generation_prompt:
             name = "add_generation_prompt"
             raise HttpError(400, f"{name!r} excludes 'continue_final_message'", code="invalid_value", param=name)
-        needs("continue_final_message", "continue_final_message")
         options["continue_final_message"] = True
     elif request.add_generation_prompt is False:
-        needs("add_generation_prompt", "add_generation_prompt")
         options["add_generation_prompt"] = False
     if request.reasoning_format == "deepseek-legacy":
         raise not_served("reasoning_format", "reasoning stands in `reasoning_content`, or in the answer")
     if request.reasoning_format == "none":
-        needs("reasoning_format", "reasoning_format")
         options["reasoning_format"] = "none"
 
 
@@ -128,7 +121,6 @@ def _own_template(call: Call, template: str) -> str:
     name = "chat_template"
     if not call.service.settings.trust_chat_template:
         raise HttpError(403, f"{name!r}: this server renders with the model's own", code=name, param=name)
-    call.service.needs_chat(name, name)
     if "{" not in template:
         # The engine takes the path of a file too: whoever asks from outside has no say in which files are read.
         message = f"{name!r} is the text of a template, which has a {{ in it"
@@ -136,12 +128,11 @@ def _own_template(call: Call, template: str) -> str:
     return template
 
 
-def _tool_options(call: Call, request: ChatRequest, options: dict[str, Any]) -> None:
+def _tool_options(request: ChatRequest, options: dict[str, Any]) -> None:
     if not request.tools:
         if request.tool_choice not in (None, "none", "auto"):
             raise HttpError(400, "'tool_choice' goes with 'tools'", code="invalid_value", param="tool_choice")
         return
-    call.service.needs_chat("tools", "tools")
     for place, tool in enumerate(request.tools):
         function = tool.get("function")
         if (
@@ -171,7 +162,7 @@ class _ChatStream:
         out = SseStream(call, ping_s)
         async with out.carrying([generation]):
             async with telling_progress(call, generation, out, self._progress_chunk, wanted=progress) as told_all:
-                async for piece in _pieces(generation):
+                async for piece in generation.deltas():
                     await told_all()
                     await out.write(self._events_of(piece))
             done = await generation
@@ -184,13 +175,12 @@ class _ChatStream:
     def _progress_chunk(self, progress: dict[str, Any]) -> dict[str, Any]:
         return {**shapes.chat_chunk(self._head, 0, {}), "prompt_progress": progress}
 
-    def _events_of(self, piece: Any) -> bytes:
-        choice: int = piece.choice
+    def _events_of(self, piece: ChatDelta) -> bytes:
+        choice = piece.choice
         before = b"" if choice in self._begun else self._beginning(choice)
-        text = piece if isinstance(piece, str) else _plain_text(piece)
-        if text is not None and piece.logprobs is None:
-            return before + self._begun[choice](text) if text else before
-        delta: dict[str, Any] = {"content": str(piece)} if isinstance(piece, str) else shapes.chat_delta(piece)
+        if not (piece.reasoning_content or piece.tool_calls) and piece.logprobs is None:
+            return before + self._begun[choice](piece.content) if piece.content else before
+        delta = shapes.chat_delta(piece)
         logprobs = shapes.chat_logprobs(piece.logprobs)
         return before + event(shapes.chat_chunk(self._head, choice, delta, logprobs=logprobs))
 
@@ -198,17 +188,6 @@ class _ChatStream:
         """The first chunk of a choice, which says whose turn it is."""
         self._begun[choice] = text_event(lambda text: shapes.chat_chunk(self._head, choice, {"content": text}))
         return event(shapes.chat_beginning(self._head, choice))
-
-
-def _pieces(generation: Generation) -> AsyncIterator[Any]:
-    """What a chat's answer is made of: deltas of a message, where the engine makes them, or text."""
-    deltas = getattr(generation, "deltas", None)
-    return generation if deltas is None else deltas()
-
-
-def _plain_text(piece: Any) -> str | None:
-    """The text of a delta that is nothing else."""
-    return None if piece.reasoning_content or piece.tool_calls else str(piece.content)
 
 
 @contextlib.asynccontextmanager

@@ -44,9 +44,6 @@ async def _embedded(call: Call, request: EmbeddingRequest) -> Any:
     if request.user is not None:
         call.facts["user"] = request.user
     check_model(call, request.model)
-    embed: Any = getattr(call.service.engine, "embed", None)
-    if embed is None:
-        raise HttpError(501, "this engine makes no embeddings", code="not_supported")
     texts = _texts(request)
     if len(texts) > call.service.settings.max_texts:
         message = f"there are {len(texts)} texts; one request may have {call.service.settings.max_texts}"
@@ -60,7 +57,7 @@ async def _embedded(call: Call, request: EmbeddingRequest) -> Any:
     if priority := priority_of(call, request.priority):
         options["priority"] = priority
     with call.service.admitted(call.client):
-        job = await beside(call, lambda: embed(texts, **options))
+        job = await beside(call, lambda: call.service.engine.embed(texts, **options))
         made = await call.attended(job)
     call.client.charge(made.usage.prompt_tokens)
     call.facts["prompt_tokens"] = made.usage.prompt_tokens

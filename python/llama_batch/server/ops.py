@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
 from llama_batch import openai_shapes as shapes
+from llama_batch import prometheus
 from llama_batch.errors import LlamaBatchError
 from llama_batch.server.failures import HttpError
 
 if TYPE_CHECKING:
     from llama_batch.server.service import Call, Service
-    from llama_batch.types import Stats
-
-_HELP = {
-    "active_slots": "Requests that run",
-    "queue_depth": "Requests that wait for a slot",
-    "kv_cells_used": "KV cells in use",
-    "kv_cells_total": "KV cells",
-    "in_flight": "Requests that run or wait",
-    "n_submitted": "Requests taken in",
-    "n_finished": "Requests that ended",
-    "n_failed": "Requests that ended by an error",
-    "n_cancelled": "Requests that were cancelled",
-    "n_prefill_tokens": "Prompt tokens computed",
-    "n_prefix_cache_tokens": "Prompt tokens reused",
-    "n_generated_tokens": "Tokens generated",
-}
 
 
 async def health(call: Call) -> None:
@@ -149,39 +133,7 @@ async def not_here(call: Call) -> None:
 async def metrics(call: Call) -> None:
     """Figures for Prometheus."""
     query = parse_qs(call.scope.get("query_string", b"").decode("latin-1"))
-    compat = query.get("compat", [None])[0]
-    render = _renderer()
-    if render is None:
-        if compat is not None:
-            raise HttpError(501, "'compat': this build has one set of names", code="not_supported", param="compat")
-        text = _exposition(call.service, call.service.engine.stats())
-    else:
-        text = render([call.service.engine], model_name=call.service.model_name, compat=compat)
+    compat: Any = query.get("compat", [None])[0]
+    text = prometheus.render([call.service.engine], model_name=call.service.model_name, compat=compat)
     headers = {"process-start-time-unix": str(call.service.started_at)}
-    await call.send_bytes(text.encode(), "text/plain; version=0.0.4; charset=utf-8", headers=headers)
-
-
-@cache
-def _renderer() -> Any:
-    """What writes all metrics, where this build of the package has it."""
-    for name in ("llama_batch.prometheus", "llama_batch.metrics"):
-        try:
-            render = getattr(import_module(name), "render", None)
-        except ImportError:
-            continue
-        if render is not None:
-            return render
-    return None
-
-
-def _exposition(service: Service, stats: Stats) -> str:
-    """The engine's figures in Prometheus' text format."""
-    name = service.model_name.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-    labels = f'{{model="{name}"}}'
-    lines = []
-    for name, text in _HELP.items():
-        counter = name.startswith("n_")
-        shown = f"llama_batch_{name.removeprefix('n_')}{'_total' if counter else ''}"
-        kind = "counter" if counter else "gauge"
-        lines += [f"# HELP {shown} {text}.", f"# TYPE {shown} {kind}", f"{shown}{labels} {getattr(stats, name)}"]
-    return "\n".join(lines) + "\n"
+    await call.send_bytes(text.encode(), prometheus.CONTENT_TYPE, headers=headers)

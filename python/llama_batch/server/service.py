@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -48,7 +47,6 @@ class Service:
         self.n_active = 0
         self.progress = ProgressBoard(engine)
         self.running: dict[int, Generation] = {}
-        self.chat_features = frozenset(inspect.signature(type(engine).chat).parameters)
         self._request_s = 1.0
         self._charging: set[asyncio.Task[None]] = set()
         shared = settings.cache_scope == "shared"
@@ -89,15 +87,6 @@ class Service:
         """When a full queue may have room: the time until the next of the running requests may end. Unit: seconds."""
         slots, _ = self.engine.native.capacity
         return min(_LONGEST_RETRY_S, self._request_s / max(1, slots))
-
-    def needs_chat(self, feature: str, name: str) -> None:
-        """Refuse a field of a chat that the engine has no argument for.
-
-        Raises:
-            HttpError: 501.
-        """
-        if feature not in self.chat_features:
-            raise HttpError(501, f"{name!r} is not served here", code="not_supported", param=name)
 
     def charge_later(self, client: Client, generations: list[Generation]) -> None:
         """Charge a client for what it leaves behind, once that has ended: going away is no way around a limit."""

@@ -1,6 +1,8 @@
 //! Grammars that wait for a trigger.
 
 use super::*;
+use llama_batch::core::SamplingParams;
+use llama_batch::sampling::Sampler;
 
 fn lazy(triggers: &[&str]) -> Matcher {
     let grammar = compile(&gbnf("root ::= \"<t>\" [a-c]+ \"</t>\"")).unwrap();
@@ -90,4 +92,17 @@ fn a_grammar_may_have_begun_in_the_prompt() {
     assert!(matcher.allows(Token::from(b'b')).unwrap());
     assert!(!matcher.allows(Token::from(b'a')).unwrap());
     assert!(Matcher::after(&grammar, "x").is_err());
+}
+
+#[test]
+fn tokens_that_begin_the_grammar_wrongly_are_left_out_and_others_drawn() {
+    let grammar = compile(&gbnf("root ::= \"ab\" \"d\"")).unwrap();
+    let matcher = Matcher::lazy(&grammar, vec!["ab".into()], true).unwrap();
+    let abc = (N_BYTES + LONGER.iter().position(|text| *text == "abc").unwrap()) as Token;
+    let greedy = SamplingParams { temp: 0.0, ..SamplingParams::OFF };
+    let mut sampler = Sampler::new(&greedy, &[], N_TOKENS as u32).constrained(Some(matcher));
+    let mut row = vec![0.0; N_TOKENS];
+    (row[abc as usize], row[TWIN as usize], row[usize::from(b'z')]) = (9.0, 8.0, 7.0);
+    assert_eq!(sampler.draw(&mut row).unwrap(), Token::from(b'z'));
+    assert_eq!(row[usize::from(b'x')], 0.0, "no other token was looked at");
 }
