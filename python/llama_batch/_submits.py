@@ -66,7 +66,7 @@ class Submits(ABC):
     def _completion_of(self, generation: Generation[Any]) -> PendingChatCompletion:
         from llama_batch.openai_chat import PendingChatCompletion
 
-        return PendingChatCompletion(generation, self.name)
+        return PendingChatCompletion(self, generation._ticket, self.name)
 
     def _chunks_of(self, generation: Generation[Any], include_usage: bool) -> ChatCompletionStream:
         from llama_batch.openai_chat import ChatCompletionStream

@@ -3,113 +3,51 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 from llama_batch import openai_shapes as shapes
+from llama_batch._job import Job
 from llama_batch._unique import Unique
 from llama_batch.errors import LlamaBatchError
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from llama_batch import _core
     from llama_batch.generation import Generation
     from llama_batch.messages import ChatDelta
     from llama_batch.types import Completion
 
 
-class PendingChatCompletion(Unique, Coroutine[Any, Any, dict[str, Any]]):
-    """A submitted request whose answer is a `chat.completion`. Dropping the last reference cancels it.
+class PendingChatCompletion(Job[dict[str, Any]]):
+    """A submitted request whose answer is a `chat.completion`, with `usage` and llama-server's `timings`.
 
     Wait with `result()` or `await`, from any thread and several event loops, any number of times; all get equal dicts.
+    Dropping the last reference cancels it; one that was cancelled has the text so far, with `finish_reason` "abort".
 
     Example:
         >>> made = await engine.chat_completion("Why is the sky blue?")
         >>> ChatCompletion.model_validate(made)  # of openai.types.chat
     """
 
-    __slots__ = ("__weakref__", "_generation", "_head")
+    __slots__ = ("_head",)
 
-    def __init__(self, generation: Generation[Any], model: str) -> None:
-        """Wait for a generation. Made by `Engine.chat_completion`.
+    def __init__(self, engine: object, ticket: _core.Ticket, model: str) -> None:
+        """Wait for a conversation's answer. Made by `Engine.chat_completion`.
 
         Args:
-            generation: the request.
+            engine: stays open while somebody holds a request that runs.
+            ticket: the request.
             model: the name of the model in the answer.
         """
-        self._generation = generation
+        super().__init__(engine, ticket)
         self._head = shapes.Head.new("chatcmpl", model)
 
-    @property
-    def request_id(self) -> int:
-        """The number of the request, for `Engine.cancel`."""
-        return self._generation.request_id
-
-    def done(self) -> bool:
-        """Whether the request has ended, however."""
-        return self._generation.done()
-
-    def cancelled(self) -> bool:
-        """Whether the request was cancelled."""
-        return self._generation.cancelled()
-
-    def cancel(self) -> None:
-        """Cancel the request; waiters get the text so far, with `finish_reason` "abort"."""
-        self._generation.cancel()
-
-    def result(self, timeout: float | None = None) -> dict[str, Any]:
-        """Wait for the answer. Works inside a running event loop too, which it blocks.
-
-        Args:
-            timeout: how long to wait, in seconds; None waits for as long as it takes. It only ends the wait.
-
-        Returns:
-            A `chat.completion`, with `usage` and llama-server's `timings`.
-
-        Raises:
-            TimeoutError: it has not ended in time.
-            LlamaBatchError: it ended with this error.
-
-        Example:
-            >>> engine.chat_completion("Why is the sky blue?").result()["choices"][0]["finish_reason"]
-            'stop'
-        """
-        return self._shaped(self._generation.result(timeout))
-
-    def __await__(self) -> Generator[Any, None, dict[str, Any]]:
-        """Wait for the answer; cancelling the last task that waits cancels the request."""
-        done = yield from self._generation.__await__()
-        return self._shaped(done)
-
-    def send(self, value: Any) -> Any:
-        """Step the coroutine: the protocol by which a task drives it."""
-        try:
-            return self._generation.send(value)
-        except StopIteration as end:
-            raise StopIteration(self._shaped(end.value)) from None
-
-    def throw(
-        self,
-        typ: type[BaseException] | BaseException,
-        val: BaseException | object = None,
-        tb: TracebackType | None = None,
-    ) -> Any:
-        """Raise inside the coroutine: the protocol by which a task is cancelled."""
-        try:
-            return self._generation.throw(typ, val, tb)
-        except StopIteration as end:
-            raise StopIteration(self._shaped(end.value)) from None
-
-    def close(self) -> None:
-        """Cancel the request; for `contextlib.closing`."""
-        self._generation.cancel()
-
-    def __repr__(self) -> str:
-        """The request, and whether it runs."""
-        return f"<{type(self).__name__} of {self._generation!r}>"
-
-    def _shaped(self, done: Completion[Any]) -> dict[str, Any]:
-        return shapes.chat_completion(self._head, done)
+    def outcome(self) -> dict[str, Any] | LlamaBatchError:
+        """How the request ended: the `chat.completion`, or its error, given and not raised."""
+        outcome: Any = super().outcome()
+        return outcome if isinstance(outcome, LlamaBatchError) else shapes.chat_completion(self._head, outcome)
 
 
 class ChatCompletionStream(Unique, Iterator[dict[str, Any]], AsyncIterator[dict[str, Any]]):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence
 
     from llama_batch.logprobs import Logprob, TokenLogprobs
-    from llama_batch.messages import ChatDelta, ToolCallDelta
+    from llama_batch.messages import ChatDelta, ChatMessage, ToolCallDelta
     from llama_batch.types import Completion
 
 _REASONS = {"eog": "stop", "stop": "stop", "max_tokens": "length", "context_full": "length", "cancelled": "abort"}
@@ -86,8 +86,12 @@ def finish_reason(completion: Completion) -> str:
         >>> finish_reason(done)
         'stop'
     """
+    return _reason(completion, completion.message)
+
+
+def _reason(completion: Completion, message: ChatMessage) -> str:
     reason = _REASONS.get(completion.finish_reason, completion.finish_reason)
-    return "tool_calls" if reason == "stop" and completion.message.tool_calls else reason
+    return "tool_calls" if reason == "stop" and message.tool_calls else reason
 
 
 def usage(completions: Iterable[Completion]) -> dict[str, Any]:
@@ -179,11 +183,6 @@ def _vllm(told: Logprob) -> dict[str, Any]:
     return {"logprob": max(told.logprob, -9999.0), "rank": told.rank, "decoded_token": told.text}
 
 
-def message(completion: Completion) -> dict[str, Any]:
-    """The message that an answer is."""
-    return completion.message.as_dict()
-
-
 def chat_completion(head: Head, completion: Completion) -> dict[str, Any]:
     """A `chat.completion`.
 
@@ -201,11 +200,11 @@ def chat_completion(head: Head, completion: Completion) -> dict[str, Any]:
     choices = [
         {
             "index": index,
-            "message": {"refusal": None, **message(choice)},
+            "message": {"refusal": None, **message.as_dict()},
             "logprobs": chat_logprobs(choice.logprobs),
-            "finish_reason": finish_reason(choice),
+            "finish_reason": _reason(choice, message),
         }
-        for index, choice in enumerate(completion.choices)
+        for index, (choice, message) in enumerate((choice, choice.message) for choice in completion.choices)
     ]
     return {
         **head.as_dict("chat.completion"),

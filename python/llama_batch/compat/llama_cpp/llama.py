@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, Self
 
 from llama_batch.compat.arguments import check
+from llama_batch.compat.base import OverEngine
 from llama_batch.compat.llama_cpp import answers
 from llama_batch.compat.llama_cpp.arguments import CHAT, COMPLETION, FROM_PRETRAINED, LLAMA, METHODS, RANDOM_SEED
 from llama_batch.compat.llama_cpp.formats import chat_format as format_of
@@ -16,12 +17,11 @@ from llama_batch.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import TracebackType
 
     from llama_batch.types import Message, ModelSource
 
 
-class Llama(TokensApi):
+class Llama(OverEngine, TokensApi):
     """llama-cpp-python's class, over an engine: its arguments, its defaults, its dicts.
 
     Any number of threads may call it at once. All arguments, and what becomes of them, are listed in `docs/compat.md`.
@@ -31,6 +31,8 @@ class Llama(TokensApi):
         >>> llm = Llama(model_path="model.gguf", n_ctx=2048)
         >>> llm("Q: Name the planets. A:", max_tokens=32, stop=["Q:"])["choices"][0]["text"]
     """
+
+    _instead = ("Llama", METHODS)
 
     def __init__(
         self,
@@ -297,30 +299,6 @@ class Llama(TokensApi):
 
     def reset(self) -> None:
         """Does nothing: a call leaves no state behind but cached prefixes, which change no answer."""
-
-    def close(self) -> None:
-        """Close the model; calls under way end, with what they have.
-
-        Example:
-            >>> llm.close()
-        """
-        self.engine.close()
-
-    def __enter__(self) -> Self:
-        """The model."""
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close the model."""
-        self.close()
-
-    def __getattr__(self, name: str) -> Any:
-        """Say what to use in the place of what only the original has."""
-        if name in METHODS:
-            raise AttributeError(f"Llama.{name} is not supported: use {METHODS[name]}")
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __repr__(self) -> str:
         """The model's name and state."""

@@ -118,9 +118,6 @@ class TokensApi:
         Returns:
             A vector, or a list of vectors; with `return_count`, a tuple of that and a number.
 
-        Raises:
-            NotImplementedError: the engine makes no embeddings.
-
         Example:
             >>> len(llm.embed("Hello, world!"))
         """
@@ -147,9 +144,6 @@ class TokensApi:
 
         Returns:
             The dict.
-
-        Raises:
-            NotImplementedError: the engine makes no embeddings.
 
         Example:
             >>> len(llm.create_embedding("Hello, world!")["data"][0]["embedding"])

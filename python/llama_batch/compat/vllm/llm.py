@@ -6,9 +6,10 @@ import random
 import re
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from llama_batch.compat.arguments import check, renamed
+from llama_batch.compat.base import OverEngine
 from llama_batch.compat.embeddings import embedded
 from llama_batch.compat.vllm.arguments import CHAT, GENERATE, METHODS
 from llama_batch.compat.vllm.arguments import LLM as ARGUMENTS
@@ -22,7 +23,6 @@ from llama_batch.mapping import Map
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from types import TracebackType
 
     from llama_batch.generation import Generation
     from llama_batch.types import Completion, ModelSource
@@ -36,7 +36,7 @@ N_CTX = 8192
 _REPOSITORY = re.compile(r"[\w.\-]+/[\w.\-]+(?::[\w.\-]+)?")
 
 
-class LLM:
+class LLM(OverEngine):
     """vLLM's class, over an engine: its arguments, its defaults, its outputs.
 
     Any number of threads may call it at once. All arguments, and what becomes of them, are listed in `docs/compat.md`.
@@ -47,6 +47,8 @@ class LLM:
         >>> for output in llm.generate(["Hello, my name is", "The future of AI is"], SamplingParams(max_tokens=20)):
         ...     print(output.prompt, output.outputs[0].text)
     """
+
+    _instead = ("LLM", METHODS)
 
     def __init__(
         self,
@@ -231,9 +233,6 @@ class LLM:
         Returns:
             An output for each text, in order.
 
-        Raises:
-            NotImplementedError: the engine makes no embeddings.
-
         Example:
             >>> llm.embed("Hello")[0].outputs.embedding
         """
@@ -258,30 +257,6 @@ class LLM:
     def get_default_sampling_params(self) -> SamplingParams:
         """What `sampling_params=None` stands for."""
         return SamplingParams()
-
-    def close(self) -> None:
-        """Close the model; requests under way end, with what they have.
-
-        Example:
-            >>> llm.close()
-        """
-        self.engine.close()
-
-    def __enter__(self) -> Self:
-        """The model."""
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close the model."""
-        self.close()
-
-    def __getattr__(self, name: str) -> Any:
-        """Say what to use in the place of what only the original has."""
-        if name in METHODS:
-            raise AttributeError(f"LLM.{name} is not supported: use {METHODS[name]}")
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _next_id(self) -> str:
         with self._lock:
