@@ -3,7 +3,7 @@
 //!
 //! The template itself is a [`Template`]: llama.cpp's Jinja, or a stand-in. What surrounds it is here: text of callers that
 //! spells a control token never becomes one (`controls`), tools work on models whose template knows none (`tools`), and
-//! the answer gets the grammar and the stops that go with it ([`Shape`](crate::engine::Shape)).
+//! the answer gets the grammar and the stops that go with it ([`Shape`](crate::core::Shape)).
 
 mod asked;
 mod controls;

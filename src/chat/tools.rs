@@ -4,8 +4,7 @@
 //! that is begun is a call of one of the tools, with arguments that keep to its schema.
 
 use super::asked::ToolChoice;
-use crate::core::Begin;
-use crate::engine::Shape;
+use crate::core::{Begin, Shape};
 use crate::options::GrammarSource;
 use serde_json::{Map, Value, json};
 

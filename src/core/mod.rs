@@ -59,7 +59,7 @@ pub use ids::{BlobId, RequestId, SeqId, SlotId, Token};
 pub use logprobs::{Logprob, Scored, Telling, TokenLogprobs};
 pub use memory::{CellCost, MemoryKind, StateSize};
 pub use mix::{GOLDEN, mix};
-pub use params::{Begin, Compiled, Constraint, SamplerKind, SamplingParams, TokenRules, Words};
+pub use params::{Begin, Compiled, Constraint, SamplerKind, SamplingParams, Shape, TokenRules, Words};
 pub use prefix::{Matches, PrefixIndex};
 pub use request::{Mode, Request, StopRules, sibling_seed};
 pub use scheduler::{Scheduler, SchedulerOptions};

@@ -210,6 +210,17 @@ impl PartialEq for Compiled {
     }
 }
 
+/// What the answer to a conversation looks like, as its template has it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Shape {
+    /// What it keeps to, in the place of what the request says.
+    pub grammar: Option<(GrammarSource, Begin)>,
+    /// Texts of control tokens that belong to it.
+    pub shown: Vec<String>,
+    /// Texts that end it.
+    pub stop: Vec<String>,
+}
+
 /// What a request says in words, until the vocabulary makes tokens of it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Words {

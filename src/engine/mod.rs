@@ -37,7 +37,7 @@ pub(crate) use home::{forked, n_forks};
 pub use loader::{Loaded, Loader, MakeBackend};
 pub use mailbox::{Chunk, Interest, Item, Mailbox, SoFar};
 pub use metrics::{EngineMetrics, Histogram, TierFlow};
-pub use prompt::{Identity, Model, Prompt, RenderPrompt, Shape};
+pub use prompt::{Identity, Model, Prompt, RenderPrompt};
 pub use sessions::SessionFile;
 pub use state::State;
 pub use stats::EngineStats;

@@ -2,9 +2,8 @@
 
 use super::panic_text;
 use crate::backend::Tokenizer;
-use crate::core::{Begin, Limits, Request, Token};
+use crate::core::{Limits, Request, Shape, Token};
 use crate::error::{Error, TimeoutKind};
-use crate::options::GrammarSource;
 use crate::store::Fingerprint;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,17 +26,6 @@ pub type Identity = Arc<dyn Fn(&Limits) -> Result<Fingerprint, Error> + Send + S
 
 /// Makes a conversation's prompt once the model is there, and says what the answer to it looks like.
 pub type RenderPrompt = Box<dyn FnOnce(&Model) -> Result<(Vec<Token>, Shape), Error> + Send>;
-
-/// What the answer to a conversation looks like, as its template has it.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Shape {
-    /// What it keeps to, in the place of what the request says.
-    pub grammar: Option<(GrammarSource, Begin)>,
-    /// Texts of control tokens that belong to it.
-    pub shown: Vec<String>,
-    /// Texts that end it.
-    pub stop: Vec<String>,
-}
 
 /// What a request begins with.
 pub enum Prompt {

@@ -1,9 +1,9 @@
 //! What a request says in words, once the vocabulary makes tokens of it. On the caller's thread, before the queue.
 
 use super::lock;
-use super::prompt::{Model, Prompt, Shape};
+use super::prompt::{Model, Prompt};
 use crate::backend::Tokenizer;
-use crate::core::{Begin, Breakers, Compiled, Constraint, Request, Token, TokenRules, Words};
+use crate::core::{Begin, Breakers, Compiled, Constraint, Request, Shape, Token, TokenRules, Words};
 use crate::error::Error;
 use crate::options::TokenOrText;
 use std::collections::BTreeMap;

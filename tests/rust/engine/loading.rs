@@ -1,7 +1,8 @@
 //! What happens before the model is there, and when it never comes.
 
 use super::*;
-use llama_batch::engine::{Shape, State};
+use llama_batch::core::Shape;
+use llama_batch::engine::State;
 use llama_batch::error::TimeoutKind;
 
 /// A loader that does what the closure says.
