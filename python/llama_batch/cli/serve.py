@@ -66,6 +66,8 @@ def _limit(*names: str, text: str, default: int) -> Flag:
                  help="Silence in a stream before a keep-alive comment; 0 sends none. [default: 15]"),
         _network("--drain-timeout", default=30.0, type=Number(float, 0), metavar="SECONDS",
                  help="Time for requests to finish after the first signal. [default: 30]"),
+        _network("--max-connections", default=1000, type=Number(int, 1), metavar="N",
+                 help="Connections at once; more get 503. [default: 1000]"),
         _access("--api-key", multiple=True, metavar="KEY",
                 help=f"API key that lets in; may be given several times. Others see it in the list of processes: "
                 f"{_KEYS} or a file hide it."),
@@ -125,7 +127,8 @@ def command(ctx: click.Context, /, **flags: Any) -> int:
 
     engine = Engine(flags["model"], **given(ctx, START_OPTIONS))
     ssl = {"ssl_keyfile": flags["ssl_key_file"], "ssl_certfile": flags["ssl_cert_file"]}
-    lifecycle.serve(engine, settings, host=host, port=flags["port"], drain_s=flags["drain_timeout"], **ssl)
+    lifecycle.serve(engine, settings, host=host, port=flags["port"], drain_s=flags["drain_timeout"],
+                    max_connections=flags["max_connections"], **ssl)  # fmt: skip
     return 0
 
 

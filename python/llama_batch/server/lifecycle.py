@@ -6,11 +6,13 @@ import asyncio
 import logging
 import signal
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 try:
     import uvicorn
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+    from llama_batch.server.protocol import Connections, LimitedProtocol, allow_files
 except ImportError as error:
     raise ImportError("the server needs its extra: pip install 'llama-batch[server]'") from error
 
@@ -31,33 +33,8 @@ _LAST_WORDS_S = 3
 _CLOSE_S = 60.0
 """How long the engine may take to store what is cached."""
 
-_MAX_HEAD_BYTES = 64 << 10
-"""Request line and headers."""
-
 _KEEP_ALIVE_S = 75
 _BACKLOG = 2048
-
-
-class _Protocol(HttpToolsProtocol):
-    """uvicorn's, with a limit to what stands before a body; its parser has none."""
-
-    _n_head = 0
-    _is_in_head = True
-
-    def data_received(self, data: bytes) -> None:
-        if self._is_in_head:
-            self._n_head += len(data)
-        super().data_received(data)
-        if self._is_in_head and self._n_head > _MAX_HEAD_BYTES and not self.transport.is_closing():
-            self.send_400_response("The headers are too long.")
-
-    def on_headers_complete(self) -> None:
-        self._is_in_head = False
-        super().on_headers_complete()
-
-    def on_message_complete(self) -> None:
-        super().on_message_complete()
-        self._n_head, self._is_in_head = 0, True
 
 
 class Server(uvicorn.Server):
@@ -143,6 +120,8 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8080,
     drain_s: float = 30.0,
+    max_connections: int = 1000,
+    head_timeout_s: float = 60.0,
     **uvicorn_options: Any,
 ) -> None:
     """Serve an engine until a signal ends it; then close the engine.
@@ -153,6 +132,8 @@ def serve(
         host: the address to listen at.
         port: the port; 0 takes a free one.
         drain_s: how long requests may take to finish after the first signal. Unit: seconds.
+        max_connections: connections at once; more get 503. The process is allowed as many files as that takes.
+        head_timeout_s: the time in which a request line and its headers must come. Unit: seconds.
         uvicorn_options: more for `uvicorn.Config`, such as `ssl_keyfile`.
 
     Raises:
@@ -163,6 +144,10 @@ def serve(
         >>> serve(Engine("model.gguf"), Settings(), port=8000)
     """
     app = build(engine, settings)
+    if (n_files := allow_files(max_connections)) < max_connections:
+        tell("few files may be open", logging.WARNING, at_most=n_files, max_connections=max_connections)
+    bounds = Connections(max_connections, head_timeout_s)
+    protocol: Any = partial(LimitedProtocol, bounds=bounds)
     config = uvicorn.Config(
         app,
         host=host,
@@ -171,7 +156,7 @@ def serve(
         access_log=False,
         server_header=False,
         lifespan="off",
-        http=_Protocol,
+        http=protocol,
         timeout_graceful_shutdown=_LAST_WORDS_S,
         ws="none",
         backlog=_BACKLOG,
