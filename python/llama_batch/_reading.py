@@ -31,6 +31,12 @@ MIN_GROWTH = 16
 MAX_READS = 64
 """How many times its length a text is read in total, but for growth, whatever marks come."""
 
+MAX_SALVAGES = 32
+"""From how many marks on an answer that went wrong is tried to be read up to there."""
+
+CLOSING = "</"
+"""What begins marks that end something."""
+
 
 @dataclass(frozen=True, slots=True)
 class Added:
@@ -220,8 +226,40 @@ class _Native:
 
     def whole(self) -> ChatMessage:
         """The message that the whole text is; what cannot be read is content."""
-        found = self._parser.parse(self.text, False) or self._parser.parse(self.text, True)
-        return ChatMessage(content=self.text) if found is None else self._message(found)
+        found = self._parser.parse(self.text, False)
+        if found is not None and (_says(message := self._message(found)) or self._is_silence()):
+            return message
+        return self._salvaged()
+
+    def _is_silence(self) -> bool:
+        """Whether a text in which nothing is said says nothing: thoughts that were begun, not a call that came to none."""
+        if not self.text.strip():
+            return True
+        # Behind thoughts anything can be said; behind what begins a call nothing can, or all of it is what was said.
+        found = self._parser.parse(self.text + ".", False)
+        return found is not None and not self._message(found).content.startswith(self.text.lstrip())
+
+    def _salvaged(self) -> ChatMessage:
+        """What can be read of a text up to some mark, and the rest as content: one call gone wrong takes none with it."""
+        text = self.text
+        places = sorted(
+            (found.start(), marker) for marker in self._markers for found in re.finditer(re.escape(marker), text)
+        )
+        for place, marker in places[: -MAX_SALVAGES - 1 : -1]:
+            found = self._parser.parse(text[:place], False)
+            message = ChatMessage() if found is None else self._message(found)
+            if not _says(message):
+                continue
+            if message.tool_calls:
+                rest = text[place:].removeprefix(marker if marker.startswith(CLOSING) else "").strip()
+                said = f"{message.content}\n{rest}" if message.content and rest else message.content + rest
+            else:
+                begin = text.find(
+                    message.content, text.find(message.reasoning_content) + len(message.reasoning_content)
+                )
+                said = text[begin if message.content and begin >= 0 else place :].lstrip()
+            return ChatMessage(said, message.reasoning_content, message.tool_calls)
+        return ChatMessage(text)
 
     def _pass_on(self, since: str) -> Added:
         """Text without a mark: white space at its end waits, which a mark behind it would swallow."""
@@ -288,6 +326,11 @@ class _Native:
         )
         content = fields["content"].rstrip() if calls else fields["content"]
         return ChatMessage(content, fields["reasoning_content"].rstrip(), calls)
+
+
+def _says(message: ChatMessage) -> bool:
+    """Whether there is anything in a message."""
+    return bool(message.content or message.reasoning_content or message.tool_calls)
 
 
 def _more(told: str, now: str) -> str:

@@ -41,8 +41,8 @@ class _Waits:
     def __init__(self, httpx: Any, request: Any) -> None:
         self._httpx, self._request, self._limit_s = httpx, request, _read_timeout(request)
 
-    async def wait(self, step: Coroutine[Any, Any, T]) -> T:
-        """Wait for a step of an exchange.
+    async def wait(self, step: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Wait for a step of an exchange, which is begun here: nothing is left unbegun where this never runs.
 
         Raises:
             httpx.ReadTimeout: it took too long.
@@ -50,7 +50,7 @@ class _Waits:
         """
         try:
             async with asyncio.timeout(self._limit_s):
-                return await step
+                return await step()
         except TimeoutError:
             message = f"nothing came for {self._limit_s:g} s"
             raise self._httpx.ReadTimeout(message, request=self._request) from None
@@ -88,7 +88,7 @@ class AsyncTransport:
         exchange.task.add_done_callback(lambda _: self._running.discard(exchange))
         waits = _Waits(self._httpx, request)
         try:
-            await waits.wait(exchange.head())
+            await waits.wait(exchange.head)
         except BaseException:
             exchange.leave()
             raise
@@ -131,7 +131,7 @@ class _AsyncBody:
         self._exchange, self._waits, self._loop = exchange, waits, loop
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        while (part := await self._waits.wait(self._exchange.part())) is not None:
+        while (part := await self._waits.wait(self._exchange.part)) is not None:
             yield part
 
     async def aclose(self) -> None:
@@ -167,7 +167,7 @@ class SyncTransport:
         waits = _Waits(self._httpx, request)
         exchange = thread.run(_begun(app, _scope(request), body))
         try:
-            thread.run(waits.wait(exchange.head()))
+            thread.run(waits.wait(exchange.head))
         except BaseException:
             _call(thread.loop, exchange.leave)
             raise
@@ -211,7 +211,7 @@ class _Body:
         self._exchange, self._waits, self._thread = exchange, waits, thread
 
     def __iter__(self) -> Iterator[bytes]:
-        while (part := self._thread.run(self._waits.wait(self._exchange.part()))) is not None:
+        while (part := self._thread.run(self._waits.wait(self._exchange.part))) is not None:
             yield part
 
     def close(self) -> None:

@@ -119,12 +119,65 @@ def test_thoughts_and_calls_are_told_apart_in_pieces_of_any_size(engine: Engine,
     assert json.loads(message.tool_calls[0].arguments) == {"city": "Rome", "unit": "celsius"}
 
 
-def test_what_cannot_be_read_is_what_was_said(engine: Engine) -> None:
-    calling = native(engine, templates.TOOLS, tools=TOOLS)
-    for text in ("", "<tool_call>", "<tool_call>\n{", "<tool_call>\nno json\n</tool_call>", "</tool_call>", "<think>"):
+def streamed(syntax: str, text: str) -> ChatMessage:
+    """What a stream tells of a text, a character at a time."""
+    reading = reader(syntax)
+    added = [*map(reading.feed, text), reading.finish()]
+    return ChatMessage("".join(one.content for one in added), "".join(one.reasoning for one in added))
+
+
+THINKS_AND_CALLS = templates.TOOLS.replace(
+    "- message.content }",
+    "- ('<think>\\n' + message.reasoning_content + '\\n</think>\\n\\n' if message.reasoning_content else '')"
+    " + message.content }",
+)
+
+
+@pytest.mark.parametrize("template", [templates.TOOLS, THINKS_AND_CALLS], ids=["calls", "thoughts and calls"])
+def test_what_cannot_be_read_is_what_was_said(engine: Engine, template: str) -> None:
+    calling = native(engine, template, tools=TOOLS)
+    for text in (
+        "",
+        "<tool_call>",
+        "<tool_call>\n{",
+        "<tool_call>\nno json\n</tool_call>",
+        "<tool_call>\n[1, 2]\n</tool_call>",
+        '<tool_call>\n{"name": "weather"}\n</tool_call>',
+        '<tool_call>\n{"arguments": {}}\n</tool_call>',
+        '<tool_call>\n{"name": "nobody", "arguments": {}}\n</tool_call>',
+        "</tool_call>",
+        "I call: <tool_call>\nno json\n</tool_call> It is é.",
+        "one <tool_call> two <tool_call>\nno json",
+    ):
         message = read(calling, text)
-        assert message.tool_calls == ()
-        assert message.content in {text, ""}
+        assert (message.content.rstrip(), message.tool_calls) == (text.rstrip(), ()), text
+        assert streamed(calling, text).content.rstrip() == text.rstrip(), text
+
+
+@pytest.mark.parametrize("size", [1, 5, 1000])
+@pytest.mark.parametrize(
+    ("behind", "said"),
+    [
+        (" It is done.", "It is done."),
+        ("\n<tool_call>\nno json", "<tool_call>\nno json"),
+        ("\n</tool_call>\n", ""),
+    ],
+)
+def test_a_call_is_not_lost_by_what_comes_behind_it(engine: Engine, behind: str, said: str, size: int) -> None:
+    calling = native(engine, templates.TOOLS, tools=TOOLS)
+    text = f"I look it up.\n{CALL}{behind}"
+    message = read(calling, text)
+    assert [call.name for call in message.tool_calls] == ["weather"]
+    assert message.content == f"I look it up.\n{said}".rstrip()
+    assert pieced(calling, text, size)[0].content == message.content
+
+
+def test_thoughts_stay_thoughts_where_a_call_goes_wrong(engine: Engine) -> None:
+    both = native(engine, THINKS_AND_CALLS, tools=TOOLS)
+    text = "<think>\nHm.\n</think>\n\n<tool_call>\nno json"
+    assert read(both, text) == streamed(both, text) == ChatMessage("<tool_call>\nno json", "Hm.")
+    for silent in ("<think>", "<think>\n", "<think>\n\n</think>\n\n"):
+        assert read(both, silent) == ChatMessage()
 
 
 class Person(BaseModel):

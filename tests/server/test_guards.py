@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from typing import Any
 
@@ -183,6 +184,27 @@ async def test_no_depth_is_an_error_of_the_server(client: AsgiClient, depth: int
             answer = await client.post(path, body=f'{{{prompt}, "max_tokens": 1, "{field}": {nested}}}'.encode())
             assert answer.status in {200, 400, 501}, answer.text
             assert answer.status == 400 or depth < 128
+
+
+async def test_bodies_are_read_as_they_are(client: AsgiClient) -> None:
+    body = json.dumps({"prompt": "x", "max_tokens": 1}).encode()
+    for coding in ("gzip", "br", "deflate, gzip"):
+        answer = await client.post(TEXT, body=gzip.compress(body), headers={"content-encoding": coding})
+        assert (answer.status, answer.error["code"]) == (415, "content_encoding")
+    assert (await client.post(TEXT, body=body, headers={"content-encoding": "identity"})).status == 200
+    assert (await client.post(TEXT, body=b"\xef\xbb\xbf" + body)).status == 200
+
+
+async def test_what_is_wrong_with_a_body_is_not_said_in_pythons_words(client: AsgiClient) -> None:
+    answer = await client.post(TEXT, body=b'{"prompt": "x", "seed": ' + b"9" * 5000 + b"}")
+    assert answer.status == 400
+    assert answer.error["message"] == "the body is not JSON: a number is too large"
+
+
+async def test_a_scope_has_one_name(client: AsgiClient) -> None:
+    body = {"prompt": "x", "max_tokens": 1, "cache_scope": "a", "cache_salt": "b"}
+    answer = await client.post(TEXT, body)
+    assert (answer.status, answer.error["param"]) == (400, "cache_salt")
 
 
 async def test_bodies_are_limited_whether_they_tell_their_length_or_not(engine: Engine) -> None:

@@ -15,6 +15,7 @@ import openai
 import pytest
 from asgi_client import until
 from llama_batch import Engine, OptionError
+from llama_batch._transports import _LoopThread
 from pydantic import BaseModel
 
 if TYPE_CHECKING:
@@ -255,6 +256,25 @@ def test_a_sync_clients_thread_ends_with_it(slow: Engine) -> None:
     asyncio.run(until(lambda: slow.stats().active_slots == 0))
     with pytest.raises((openai.APIConnectionError, RuntimeError)):
         client.chat.completions.create(**LONG)
+
+
+def test_a_client_that_is_closed_leaves_nothing_unbegun(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = _LoopThread.run
+    steps: list[Any] = []
+
+    def run_or_stop(self: _LoopThread, step: Any) -> Any:
+        steps.append(step)
+        if len(steps) == 2:  # the request is sent, and its answer not waited for yet
+            self.stop()
+        return run(self, step)
+
+    monkeypatch.setattr(_LoopThread, "run", run_or_stop)
+    client = llama_batch.openai_sync(engine, max_retries=0)
+    with pytest.raises((openai.APIConnectionError, RuntimeError)):
+        client.chat.completions.create(**LONG)
+    steps.clear()
+    gc.collect()  # a coroutine that nobody awaited is a warning, which is an error here
+    asyncio.run(until(lambda: engine.stats().in_flight == 0))
 
 
 def test_a_client_serves_several_event_loops(engine: Engine) -> None:

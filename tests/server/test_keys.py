@@ -106,6 +106,28 @@ async def test_a_key_has_its_limits(slow: Engine) -> None:
     assert (await post("sk-alone")).status == 200
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        (TEXT, {"prompt": ["x" * 10, "y" * 10], "n": 2}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
+        ("/completion", {"prompt": "x" * 10}),
+    ],
+)
+async def test_a_request_is_charged_once(engine: Engine, path: str, asked: dict[str, Any], stream: bool) -> None:
+    key = ApiKey.of("sk-one", tokens_per_minute=10_000)
+    app = create_app(engine, keys=KeyRing([key]))
+    charged: list[int] = []
+    app.state.service.client(key).charge = charged.append
+    answer = await AsgiClient(app).post(path, {**asked, "max_tokens": 5, "stream": stream}, headers=bearer("sk-one"))
+    assert answer.status == 200
+    await asyncio.sleep(0.1)
+    assert len(charged) == 1
+    if not stream and "usage" in answer.json():
+        assert charged == [answer.json()["usage"]["total_tokens"]]
+
+
 async def test_going_away_is_no_way_around_a_limit(slow: Engine) -> None:
     client = AsgiClient(create_app(slow, keys=KeyRing([ApiKey.of("sk-thrifty", tokens_per_minute=5)])))
     body = {"prompt": "x", "max_tokens": 3000, "stream": True}

@@ -264,3 +264,24 @@ def test_any_line_is_read_or_named_wrong(content: Any) -> None:
     made = parse_batch_line(0, json.dumps(content).encode(), {})
     assert (made.error is None) == (made.body is not None)
     assert json.loads(json.dumps(made.record({"error": None})))["custom_id"] == made.custom_id
+
+
+def test_a_schema_of_the_command_line_holds_for_all_bodies(job: Job) -> None:
+    schema = {"enum": [7]}
+    own = {"type": "json_schema", "json_schema": {"name": "own", "schema": {"enum": ["own"]}}}
+    job.put(
+        line("chat"), line("text", "/v1/completions", prompt="Once"), line("own", response_format=own, max_tokens=20)
+    )
+    assert job.run("--json-schema", json.dumps(schema)) == 0
+    bodies = {name: answer["response"]["body"] for name, answer in job.by_name().items()}
+    assert bodies["chat"]["choices"][0]["message"]["content"] == "7"
+    assert bodies["text"]["choices"][0]["text"] == "7"
+    assert bodies["own"]["choices"][0]["message"]["content"] == '"own"'
+
+
+@pytest.mark.parametrize("schema", ["{", "7", "[" * 100_000])
+def test_a_schema_that_is_none_ends_the_command(job: Job, schema: str, capsys: pytest.CaptureFixture[str]) -> None:
+    job.put(line("a"))
+    assert job.run("--json-schema", schema) == 2
+    assert "json_schema" in capsys.readouterr().err
+    assert not job.output.exists() or not job.answers()

@@ -20,6 +20,7 @@ from llama_batch.errors import (
     LlamaBatchError,
     ModelLoadError,
     ModelNotFoundError,
+    OptionError,
 )
 
 if TYPE_CHECKING:
@@ -178,9 +179,12 @@ class BatchAnswers:
             engine: the engine.
             options: options of requests, for bodies that do not say.
             make_app: makes the application.
+
+        Raises:
+            OptionError: a schema is no JSON object.
         """
         del engine  # the application holds it
-        self._app, self._options = make_app(), options
+        self._app, self._options = make_app(), {name: _as_json(name, value) for name, value in options.items()}
 
     async def answer(self, line: BatchLine) -> Answered:
         """Answer a line.
@@ -206,6 +210,19 @@ class BatchAnswers:
             raise _ENDS_THE_JOB[code](message)
         answered.failure = failure
         return answered
+
+
+def _as_json(name: str, value: Any) -> Any:
+    """An option as a body has it: the command line has schemas as text, a body as objects."""
+    if name != "json_schema" or not isinstance(value, str):
+        return value
+    try:
+        schema = json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"json_schema is not JSON: {error}") from None
+    if not isinstance(schema, dict):
+        raise OptionError("json_schema must be an object, for requests in OpenAI's format")
+    return schema
 
 
 def _defaults(line: BatchLine, options: dict[str, Any]) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def options_of(call: Call, request: GenerationBody, asked_max_tokens: int | None
         HttpError: it asks for more than it may.
     """
     options = engine_options(request)
-    for alias in ("session", "prompt_cache_key"):
+    for alias in ("session", "prompt_cache_key"):  # clients send the second of themselves
         session = getattr(request, alias, None)
         if session is not None and "session" not in options:
             options["session"] = session
@@ -66,8 +66,8 @@ def options_of(call: Call, request: GenerationBody, asked_max_tokens: int | None
 
 
 def _scope(call: Call, request: GenerationBody) -> Any:
+    asked = first_given(request, "cache_scope", "cache_salt")
     name = "cache_scope" if request.cache_scope is not None else "cache_salt"
-    asked = request.cache_scope if request.cache_scope is not None else request.cache_salt
     if asked is not None and call.client.key is None and not call.client.is_trusted:
         message = f"{name!r} needs an API key: without one it would keep nobody out"
         raise HttpError(400, message, code="needs_api_key", param=name)

@@ -54,7 +54,6 @@ async def chat_completions(call: Call, request: ChatRequest) -> dict[str, Any] |
         generation = await submit(call, lambda: chat(messages, **options), options)
         if not request.stream:
             [done] = await call.completions([generation])
-            call.told([done])
             made = shapes.chat_completion(head, done)
             return (
                 made if request.prompt_logprobs is None else {**made, "prompt_logprobs": shapes.prompt_logprobs(done)}

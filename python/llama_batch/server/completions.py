@@ -58,7 +58,6 @@ async def completions(call: Call, request: CompletionRequest) -> dict[str, Any] 
         generations = await submit_all(call, ready, plan.options)
         if not request.stream:
             done = await call.completions(generations)
-            call.told(done)
             return shapes.text_completion(head, plan.choices(done, texts), done)
         stream = _TextStream(call, head, plan, generations, texts)
         await stream.send(usage=bool(stream_options.include_usage), progress=bool(request.return_progress))

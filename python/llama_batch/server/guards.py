@@ -76,6 +76,10 @@ class Guard:
         origin = headers.get(b"origin", b"").decode("latin-1")
         if origin and not _is_welcome(origin, headers.get(b"host", b""), settings.cors_origins):
             raise HttpError(403, "pages of another origin may not come in; see --cors-origin", code="origin")
+        coding = headers.get(b"content-encoding", b"").decode("latin-1").strip().lower()
+        if coding not in {"", "identity"}:
+            message = "bodies are read as they are: send them without Content-Encoding"
+            raise HttpError(415, message, code="content_encoding", headers={"accept-encoding": "identity"})
         path = call.scope["path"].removeprefix(call.scope.get("root_path", ""))
         is_preflight = call.scope["method"] == "OPTIONS" and b"access-control-request-method" in headers
         if path in PUBLIC or is_preflight or not settings.keys:

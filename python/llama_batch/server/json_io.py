@@ -10,6 +10,7 @@ from typing import Any
 from llama_batch.server.failures import HttpError
 
 _EXACT = 2.0**53
+_MAX_DIGITS = 310  # of the largest double
 _MAX_DEPTH = 128  # what works on a body is recursive here and there
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -31,7 +32,7 @@ def loads(body: bytes) -> dict[str, Any]:
         {'prompt': 'Hello'}
     """
     try:
-        value = json.loads(body.decode("utf-8"), parse_constant=_refuse, parse_float=_finite)
+        value = json.loads(body.decode("utf-8-sig"), parse_constant=_refuse, parse_float=_finite, parse_int=_whole)
         if _SURROGATE.search(body):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeDecodeError as error:
@@ -83,6 +84,12 @@ def dumps(value: Any) -> bytes:
 
 def _refuse(name: str) -> Any:
     raise ValueError(f"{name} is no JSON number")
+
+
+def _whole(text: str) -> int:
+    if len(text) > _MAX_DIGITS:
+        raise ValueError("a number is too large")
+    return int(text)
 
 
 def _finite(text: str) -> float | int:

@@ -50,7 +50,6 @@ async def completion(call: Call, request: NativeRequest) -> Any:
         generations = await submit_all(call, prompts, options)
         if not request.stream:
             done = await call.completions(generations)
-            call.told(done)
             choices = [choice for each in done for choice in each.choices]
             made = [shape.whole(i, choice, prompts[i // len(done[0].choices)]) for i, choice in enumerate(choices)]
             return made[0] if len(made) == 1 else made

@@ -217,7 +217,7 @@ class Call:
             generation.cancel()
 
     async def completions(self, generations: list[Generation]) -> list[Completion]:
-        """Wait for answers. The first error ends all.
+        """Wait for answers, and tell what they used. The first error ends all.
 
         Raises:
             ClientGoneError: the client went away.
@@ -228,8 +228,9 @@ class Call:
                 done = [await generations[0]]
             else:
                 done = await asyncio.gather(*generations)
-        if self.is_gone:
-            raise ClientGoneError
+            if self.is_gone:
+                raise ClientGoneError
+            self.told(done)  # within the block: what is not told by its end is charged as left behind
         return done
 
     async def attended(self, work: Awaitable[T]) -> T:
