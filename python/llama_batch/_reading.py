@@ -232,7 +232,7 @@ class _Native:
         return self._salvaged()
 
     def _is_silence(self) -> bool:
-        """Whether a text in which nothing is said says nothing: thoughts that were begun, not a call that came to none."""
+        """Whether a text in which nothing is read is silence, and no call that came to nothing."""
         if not self.text.strip():
             return True
         # Behind thoughts anything can be said; behind what begins a call nothing can, or all of it is what was said.
@@ -240,7 +240,7 @@ class _Native:
         return found is not None and not self._message(found).content.startswith(self.text.lstrip())
 
     def _salvaged(self) -> ChatMessage:
-        """What can be read of a text up to some mark, and the rest as content: one call gone wrong takes none with it."""
+        """What can be read up to some mark, and the rest as content: a call gone wrong takes nothing with it."""
         text = self.text
         places = sorted(
             (found.start(), marker) for marker in self._markers for found in re.finditer(re.escape(marker), text)

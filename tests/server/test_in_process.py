@@ -277,6 +277,35 @@ def test_a_client_that_is_closed_leaves_nothing_unbegun(engine: Engine, monkeypa
     asyncio.run(until(lambda: engine.stats().in_flight == 0))
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
+def test_an_engine_that_is_at_its_end_is_told_once_and_not_asked_again() -> None:
+    program = """
+import os, sys
+import llama_batch, openai
+engine = llama_batch.Engine("sim:")
+client = llama_batch.openai_sync(engine)
+ask = lambda: client.chat.completions.create(model="", messages=[{"role": "user", "content": "Hello"}], max_tokens=2)
+ask()
+client._sleep_for_retry = lambda **_: print("asks again")
+if (child := os.fork()) == 0:
+    try:
+        ask()
+    except openai.APIStatusError as error:
+        print(error.status_code, error.code)
+    sys.stdout.flush()
+    os._exit(0)
+os.waitpid(child, 0)
+engine.close()
+try:
+    ask()
+except openai.APIStatusError as error:
+    print(error.status_code, error.code)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.splitlines() == ["503 forked", "503 shutting_down"]
+    assert done.stderr == ""
+
+
 def test_a_client_serves_several_event_loops(engine: Engine) -> None:
     client = llama_batch.openai(engine)
 

@@ -298,7 +298,7 @@ def test_tokens_come_and_go_as_bytes(llm: Llama) -> None:
 
 def test_what_only_the_original_has_says_what_to_use(llm: Llama) -> None:
     for name, instead in tables.METHODS.items():
-        with pytest.raises(AttributeError, match="use ") as caught:
+        with pytest.raises(AttributeError, match="instead: ") as caught:
             getattr(llm, name)
         assert instead in str(caught.value)
     assert not hasattr(llm, "no_such_thing")

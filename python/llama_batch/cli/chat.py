@@ -40,6 +40,7 @@ _EPILOG = (
     cls=Command,
     params=[
         click.Argument(["model"], required=False, metavar="[MODEL]"),
+        Flag(["named", "--model", "-m"], metavar="MODEL", help="The same, as the other commands name it."),
         Flag(["--system", "-s"], metavar="TEXT", help="What the model is told before all else."),
         Flag(["--chat-template"], metavar="TEMPLATE", help="A template in place of the model's own: text or a file."),
         Flag(["--no-thinking"], is_flag=True, help="Have a model that thinks aloud answer at once."),
@@ -53,10 +54,12 @@ def command(ctx: click.Context, /, model: str | None, **flags: Any) -> int:
     """Talk with a model. MODEL is a path, pypi:, hf:OWNER/REPO[:QUANT] or ollama:NAME; SmolLM2 135M otherwise."""
     from llama_batch.cli.run import opened
 
+    if model is not None and flags["named"] is not None:
+        raise click.UsageError("MODEL and --model are the same: give one", ctx)
     request = {"max_tokens": _DEFAULTS["max_tokens"], **given(ctx, _REQUEST)}
     start = given(ctx, {name: spec for name, spec in START_OPTIONS.items() if name not in REQUEST_OPTIONS})
     template = {"chat_template": flags["chat_template"], "enable_thinking": False if flags["no_thinking"] else None}
-    with opened(model, {"n_parallel": _DEFAULTS["n_parallel"], **start}) as engine:
+    with opened(flags["named"] if model is None else model, {"n_parallel": _DEFAULTS["n_parallel"], **start}) as engine:
         talk = Talk(engine, request, {name: value for name, value in template.items() if value is not None})
         if flags["load"]:
             talk.load(flags["load"])
@@ -109,6 +112,8 @@ class Talk:
     def load(self, path: str) -> None:
         """Go on with a conversation of a file."""
         try:
+            if not Path(path).is_file():  # a device may have no end
+                raise FileNotFoundError("there is no such file")
             told = json.loads(Path(path).read_text("utf-8"))
         except (OSError, ValueError) as error:
             tell(f"{path} holds no conversation: {error}")

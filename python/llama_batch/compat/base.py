@@ -42,5 +42,5 @@ class OverEngine:
         """Say what to use in the place of what only the original has."""
         own, instead = self._instead
         if name in instead:
-            raise AttributeError(f"{own}.{name} is not supported: use {instead[name]}")
+            raise AttributeError(f"{own}.{name} is not supported; instead: {instead[name]}")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")

@@ -9,6 +9,7 @@ from llama_batch.errors import (
     ChatTemplateError,
     ContextFullError,
     EngineClosedError,
+    EngineForkedError,
     EngineNotReadyError,
     GrammarError,
     LlamaBatchError,
@@ -115,6 +116,8 @@ def as_http(error: BaseException, *, retry_after_s: float = 1.0, param: str | No
             return HttpError(400, error.message, code=error.code)
         case EngineNotReadyError():
             return HttpError(503, "the model is still loading", code=error.code, headers={"retry-after": "1"})
+        case EngineForkedError():
+            return HttpError(503, error.message, code=error.code)
         case EngineClosedError():
             return _closing()
         case ModelLoadError() | ModelNotFoundError():

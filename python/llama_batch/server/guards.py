@@ -29,6 +29,9 @@ CALL = "llama_batch.call"
 
 _REQUEST_ID = re.compile(r"[\w.:\-]{1,128}", re.ASCII)
 _CLIENT_CLOSED = 499  # nginx's number, for the log alone
+_AT_ITS_END = frozenset({"closed", "failed"})
+"""States of an engine that no other follows."""
+
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
@@ -95,6 +98,8 @@ class Guard:
             LOGGER.error(
                 "a request failed", exc_info=_unnamed(error), extra={"fields": {"request_id": call.request_id}}
             )
+        if self._service.settings.trust_callers and self._service.engine.state in _AT_ITS_END:
+            failure.headers["x-should-retry"] = "false"  # there is no other server behind this address
         if answer.status is not None:
             return  # the headers are out: the connection is closed under a body without an end
         if not call.is_gone:
@@ -201,10 +206,13 @@ def _unnamed(error: Exception) -> Any:
 def _log(call: Call, answer: _Answer, error: BaseException | None) -> None:
     """One line for each request."""
     status = _CLIENT_CLOSED if call.is_gone else answer.status
+    is_grave = status is None or (status >= 500 and status != 501)
+    # Callers in this process hear of it themselves, and may have set up no log, which prints warnings then.
+    is_told = call.service.settings.trust_callers
     client = call.scope.get("client")
     tell(
         "request",
-        logging.WARNING if status is None or (status >= 500 and status != 501) else logging.INFO,
+        logging.WARNING if is_grave and not is_told else logging.INFO,
         request_id=call.request_id,
         method=call.scope["method"],
         path=call.scope["path"],

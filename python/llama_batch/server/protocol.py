@@ -127,14 +127,18 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _be_late(self) -> None:
         self._timer = None
-        if self.cycle is not None and not self.cycle.response_complete:
+        if self._is_answering():
             # The next request waits behind an answer: whoever reads that has time.
             self._wind(self._bounds.head_timeout_s, self._be_late)
-        elif self._n_head:
+        elif self._n_head > 0:
             limit_s = self._bounds.head_timeout_s
             self._refuse(HttpError(408, f"the headers did not come within {limit_s:g} s", code="head_timeout"))
         else:
             self.transport.close()
+
+    def _is_answering(self) -> bool:
+        cycle: Any = self.cycle  # None before the first request
+        return cycle is not None and not cycle.response_complete
 
     def _refuse(self, error: HttpError) -> None:
         """Say an error and end the connection, not without having read what the client sends meanwhile."""
@@ -142,7 +146,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._unwind()
         if self.transport.is_closing():
             return
-        if self.cycle is not None and not self.cycle.response_complete:
+        if self._is_answering():
             # Whatever is said now would stand in the middle of the answer to the request before.
             self.transport.close()
             return
