@@ -105,12 +105,15 @@ class TokenLogprobs(NamedTuple):
         return {**_openai_item(self), "top_logprobs": [_openai_item(top) for top in self.top]}
 
 
-def as_openai_completion(logprobs: Iterable[TokenLogprobs | None], *, text_offset: int = 0) -> dict[str, Sequence[Any]]:
+def as_openai_completion(
+    logprobs: Iterable[TokenLogprobs | None], *, text_offset: int = 0, first: str = ""
+) -> dict[str, Sequence[Any]]:
     """The shape of OpenAI's older completions: lists, one place for each token.
 
     Args:
         logprobs: what is known of each token; None of the first one of a prompt.
         text_offset: where in the text the first one begins. Unit: characters.
+        first: the text of the one that nothing is known of.
 
     Returns:
         A dict of `tokens`, `token_logprobs`, `top_logprobs` and `text_offset`.
@@ -122,11 +125,33 @@ def as_openai_completion(logprobs: Iterable[TokenLogprobs | None], *, text_offse
     tokens, own, top, offsets = [], [], [], []
     for told in logprobs:
         offsets.append(text_offset)
-        tokens.append("" if told is None else told.text)
+        tokens.append(first if told is None else told.text)
         own.append(None if told is None else _finite(told.logprob))
         top.append(None if told is None else {item.text: _finite(item.logprob) for item in told.top})
         text_offset += len(tokens[-1])
     return {"tokens": tokens, "token_logprobs": own, "top_logprobs": top, "text_offset": offsets}
+
+
+def first_of_prompt(prompt: str, told: Sequence[TokenLogprobs | None]) -> str:
+    """The text of a prompt's first token, of which no logprobs tell: what the others leave of the prompt.
+
+    Args:
+        prompt: the prompt's text.
+        told: what is known of its tokens.
+
+    Returns:
+        The text; none where it is a control token, as BOS is, or where the others are not what the prompt ends with.
+
+    Example:
+        >>> first_of_prompt("Once upon", done.prompt_logprobs)
+        'Once'
+    """
+    known = [each for each in told if each is not None]
+    rest, whole = b"".join(each.bytes for each in known), prompt.encode()
+    if whole.endswith(rest):
+        return whole.removesuffix(rest).decode(errors="replace")
+    text = "".join(each.text for each in known)  # token ids may spell half a character
+    return prompt.removesuffix(text) if prompt.endswith(text) else ""
 
 
 def _openai_item(item: Logprob | TokenLogprobs) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from llama_batch.logprobs import as_openai_completion
+from llama_batch.logprobs import as_openai_completion, first_of_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence
@@ -333,11 +333,11 @@ def text_choice(
     """
     told: list[TokenLogprobs | None] = [*(prompt_logprobs or ()), *(completion.logprobs or ())]
     known = logprobs and (completion.logprobs is not None or bool(told))
-    offset = 0 if prompt_logprobs else len(prompt)
+    offset, first = (0, first_of_prompt(prompt, prompt_logprobs)) if prompt_logprobs else (len(prompt), "")
     return {
         "index": index,
         "text": prompt + completion.text,
-        "logprobs": as_openai_completion(told, text_offset=offset) if known else None,
+        "logprobs": as_openai_completion(told, text_offset=offset, first=first) if known else None,
         "finish_reason": finish_reason(completion),
         "stop_reason": completion.stop_reason,
     }

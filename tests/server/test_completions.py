@@ -56,6 +56,20 @@ async def test_a_list_of_token_ids_is_one_prompt(client: AsgiClient) -> None:
     assert answer.json()["usage"]["prompt_tokens"] == 3
 
 
+@pytest.mark.parametrize("prompt", ["Once upon", "é☃ x", [79, 110, 200]])
+async def test_echoed_tokens_make_the_text_and_know_their_places(client: AsgiClient, prompt: str | list[int]) -> None:
+    for n_tokens in (0, 3):
+        body = {"prompt": prompt, "max_tokens": n_tokens, "seed": 5, "echo": True, "logprobs": 1}
+        choice = (await client.post(PATH, body)).json()["choices"][0]
+        told = choice["logprobs"]
+        assert told["token_logprobs"][0] is None
+        assert told["tokens"][0] == choice["text"][:1] or not choice["text"][:1].isascii()
+        if choice["text"].isascii():
+            assert "".join(told["tokens"]) == choice["text"]
+            for token, place in zip(told["tokens"], told["text_offset"], strict=True):
+                assert choice["text"][place : place + len(token)] == token
+
+
 async def test_the_prompt_is_echoed(client: AsgiClient) -> None:
     body = {"prompt": "Once upon", "max_tokens": 4, "seed": 2}
     plain = (await client.post(PATH, body)).json()["choices"][0]["text"]

@@ -7,7 +7,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from llama_batch.logprobs import as_openai_completion
+from llama_batch.logprobs import as_openai_completion, first_of_prompt
 from llama_batch.openai_shapes import finish_reason
 
 if TYPE_CHECKING:
@@ -83,7 +83,8 @@ def text_completion(asked: Asked, done: Completion[Any]) -> dict[str, Any]:
     logprobs = None
     if done.logprobs is not None:
         told = [*(done.prompt_logprobs or ()), *done.logprobs]
-        logprobs = as_openai_completion(told, text_offset=0 if done.prompt_logprobs else len(asked.echo))
+        first = first_of_prompt(asked.echo, done.prompt_logprobs) if done.prompt_logprobs else ""
+        logprobs = as_openai_completion(told, text_offset=0 if done.prompt_logprobs else len(asked.echo), first=first)
     text = asked.echo + done.text + asked.suffix
     choice = {"text": text, "logprobs": logprobs, "finish_reason": finish_reason(done)}
     return {**asked.shape("text_completion", choice), "usage": usage(done)}
