@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import resource
 import socket
 import sys
 import threading
@@ -165,6 +164,8 @@ def test_an_answer_is_not_cut_by_the_time_for_heads(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_process_may_open_what_its_connections_need() -> None:
+    import resource  # there is none on Windows
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         low = 512
