@@ -34,6 +34,8 @@ from llama_server import HOST, LlamaServer
 PATH = "/v1/completions"
 TIMEOUT_S = 120.0
 SETTLE_S = 60.0
+LONGEST = 200
+"""Tokens of an answer that lasts."""
 N_EXACT = 10
 N_EXACT_TOKENS = 7
 WAYS = {"connect": 1, "head": 2, "body": 2, "unread": 3, "begun": 4, "whole": 2, "httpx": 2}
@@ -89,7 +91,7 @@ def request(rng: random.Random, *, complete: bool = True) -> bytes:
     streamed = rng.random() < 0.7
     body: dict[str, Any] = {
         "prompt": " ".join(str(rng.randrange(1000)) for _ in range(rng.choice((3, 3, 50, 400)))),
-        "max_tokens": rng.choice((1, 5, 20, 300)),
+        "max_tokens": rng.choice((1, 5, 20, LONGEST)),
         "stream": streamed,
         **({"stream_options": {"include_usage": True}} if streamed else {}),
     }
@@ -156,7 +158,7 @@ def vanish_by_httpx(port: int, rng: random.Random, tally: Tally) -> None:
     httpx = library()
     if httpx is None:
         return
-    body = {"prompt": f"Number {rng.randrange(1000)}", "max_tokens": 300, "stream": True}
+    body = {"prompt": f"Number {rng.randrange(1000)}", "max_tokens": LONGEST, "stream": True}
     with tally.lock:
         tally.sent += 1
     try:
@@ -363,11 +365,12 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--clients", type=int, default=24, help="at the same time; more than run and wait here")
     parser.add_argument("--rss-mb", type=float, default=64.0, help="memory in MiB that the server may take more")
+    parser.add_argument("--threads", type=int, default=0, help="that compute; 1 where others want the cores as well")
     chosen = parser.parse_args()
     model = chosen.model if (chosen.model or "").startswith("sim:") else str(resolve(chosen.model))
     # What is cached in RAM is no leak, and would look like one.
     flags = {"--model": model, "--n-parallel": 4, "--max-queue": 12, "--n-ctx": 8192, "--prompt-cache-ram-mb": 0,
-             "--log-level": "warning"}  # fmt: skip
+             "--n-threads": chosen.threads, "--log-level": "warning"}  # fmt: skip
     words = [str(word) for flag in flags.items() for word in flag]
     with LlamaServer(Path(sys.executable), ["-m", "llama_batch.cli", "serve", *words]) as server:
         wrong = soak(server, chosen.clients, chosen.minutes * 60, chosen.rss_mb)

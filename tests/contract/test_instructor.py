@@ -46,20 +46,6 @@ def test_answers_grow(reach: Reach, mode: str) -> None:
     assert known[0] < known[-1] == 2
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_lists_come_one_by_one(reach: Reach, mode: str) -> None:
-    if not reach.is_real:
-        pytest.skip("its schema takes an empty object for an answer, and a model that has learnt nothing gives one")
-    text = "It is 21 degrees in Rome, and 3 degrees in Oslo. Report both."
-    reports = []
-    for report in made(reach, mode).create_iterable(response_model=Report, **asked(reach, text)):
-        reports.append(report)
-        if len(reports) == 2:
-            break  # small models go on and on
-    assert reports
-    assert all(isinstance(report, Report) for report in reports)
-
-
 @pytest.mark.parametrize("mode", ["TOOLS", "JSON_SCHEMA"])
 def test_a_refused_answer_is_asked_for_again(reach: Reach, mode: str) -> None:
     refused: list[str] = []

@@ -48,7 +48,7 @@ class Process:
     @property
     def port(self) -> int:
         """Where it listens; the model is there too."""
-        self.told("ready")
+        self.told("ready", 120)
         return int(self.told("listening")["port"])
 
     def signal(self, number: int) -> None:

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 if TYPE_CHECKING:
     import openai
@@ -28,6 +28,9 @@ TOO_LONG = "a b " * 9000
 
 class Report(BaseModel):
     """A report on the weather."""
+
+    # Without this a small model goes on with members of its own, which schemas let it unless they say otherwise.
+    model_config = ConfigDict(extra="forbid")
 
     city: Literal["Rome", "Oslo"]
     degrees: int = Field(ge=-50, le=50)
