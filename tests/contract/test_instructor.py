@@ -7,7 +7,7 @@ from typing import Any
 
 import openai
 import pytest
-from pydantic import field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from reach import TOO_LONG, Reach, Report
 
 instructor = pytest.importorskip("instructor", reason="instructor is not installed: tools/contract.py")
@@ -44,6 +44,17 @@ def test_answers_grow(reach: Reach, mode: str) -> None:
     known = [sum(value is not None for value in step.values()) for step in steps]
     assert known == sorted(known)
     assert known[0] < known[-1] == 2
+
+
+def test_lists_come_one_by_one(reach: Reach) -> None:
+    # Its own schema of a list takes an empty object for an answer, so ours is asked for, by a field of ours.
+    class Reports(BaseModel):
+        model_config = ConfigDict(extra="forbid")
+        tasks: list[Report] = Field(min_length=2, max_length=2)
+
+    given = asked(reach, extra_body={"json_schema": Reports.model_json_schema()})
+    reports = list(made(reach, "MD_JSON").create_iterable(response_model=Report, **given))
+    assert [type(report).__name__ for report in reports] == ["Report", "Report"]
 
 
 @pytest.mark.parametrize("mode", ["TOOLS", "JSON_SCHEMA"])
