@@ -1,6 +1,6 @@
 # The task runner: `make help`. Everything works from a virtual environment (`python3 -m venv .venv && . .venv/bin/activate`).
 .DEFAULT_GOAL := help
-.PHONY: help install develop test full core lint format types generate bench sdist ci clean
+.PHONY: help install develop test full contract soak core lint format types generate bench sdist ci clean
 PYTHON ?= python
 BUILD_TOOLS = eval "$$($(PYTHON) build_backend/llama_batch_build.py)"
 
@@ -21,6 +21,12 @@ full: ## All tests with full counts
 	cargo test --no-default-features
 	$(BUILD_TOOLS) && cargo test --release --no-default-features --features llama -- --include-ignored
 	LLAMA_BATCH_FULL=1 $(PYTHON) -m pytest -m "slow or not slow"
+
+contract: ## Frameworks that talk to OpenAI, each installed by itself, against the server and in process
+	$(PYTHON) tools/contract.py --keep .contract
+
+soak: ## Half an hour of clients that come and vanish
+	$(PYTHON) benches/soak.py --minutes 30
 
 core: ## The loop of seconds: core, simulated backend and engine, without llama.cpp and Python
 	cargo clippy --all-targets --no-default-features -- -D warnings

@@ -57,7 +57,7 @@ class Answer:
 
 
 class LlamaServer:
-    """A running llama-server.
+    """A running llama-server, or another program that takes --host and --port and has /health, as ours does.
 
     Example:
         >>> with LlamaServer(binary, ["-m", "model.gguf", "-c", "8192"]) as server:
@@ -102,6 +102,13 @@ class LlamaServer:
             self._process.kill()
             self._process.wait()
         self._log.close()
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        if self._process is None:
+            raise RuntimeError("it was not started")
+        return self._process.pid
 
     def log(self, n_bytes: int = 2000) -> str:
         """The end of what it logged.

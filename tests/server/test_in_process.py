@@ -138,6 +138,31 @@ async def test_errors_are_openais(slow: Engine) -> None:
     assert slow.state == "ready"
 
 
+async def test_what_no_patience_helps_is_asked_once(slow: Engine) -> None:
+    def n_retries(error: openai.APIStatusError) -> int:
+        return int(error.response.request.headers["x-stainless-retry-count"])
+
+    async with llama_batch.openai(slow, max_retries=2) as client:
+        with pytest.raises(openai.InternalServerError) as field:
+            await client.chat.completions.create(model="m", messages=HELLO, store=True)
+        assert (field.value.status_code, n_retries(field.value)) == (501, 0)
+        with pytest.raises(openai.InternalServerError) as path:
+            await client.responses.create(model="m", input="Hello")
+        assert (path.value.status_code, n_retries(path.value)) == (501, 0)
+        with pytest.raises(openai.APIStatusError) as late:
+            await client.chat.completions.create(**LONG, extra_body={"timeout": 0.1})
+        assert (late.value.status_code, n_retries(late.value)) == (408, 0)
+
+
+async def test_too_long_is_said_in_the_words_that_clients_look_for(engine: Engine) -> None:
+    # OpenAI's newer clients leave the code out of the text of an error, and frameworks look into the text.
+    async with llama_batch.openai(engine, max_retries=0) as client:
+        with pytest.raises(openai.BadRequestError) as long:
+            await client.completions.create(model="m", prompt="x " * 9000)
+    assert "prompt is too long" in str(long.value)
+    assert "maximum context length" in str(long.value)
+
+
 async def test_a_full_queue_is_asked_again(slow: Engine) -> None:
     async with llama_batch.openai(slow) as client:
         asked = (client.chat.completions.create(model="m", messages=HELLO, max_tokens=3) for _ in range(6))

@@ -11,7 +11,6 @@ import os
 import random
 import signal
 import socket
-import struct
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import soak
 from live_server import Process, post, served
 from llama_batch import Engine
 from llama_batch.cli.app import run
@@ -196,34 +196,6 @@ def n_fds() -> int:
     return len(list(Path("/proc/self/fd").iterdir())) if Path("/proc/self/fd").exists() else 0
 
 
-def misbehave(port: int, number: int) -> None:
-    """Open a connection, send some of a request, read some of the answer, and leave in one way or another."""
-    rng = random.Random(number)
-    body = json.dumps({
-        "prompt": [f"prompt {number}", "x"][: rng.choice((1, 1, 2))],
-        "max_tokens": rng.choice((1, 20, 500)),
-        "stream": rng.random() < 0.7,
-        "n": rng.choice((1, 1, 2)),
-    }).encode()  # fmt: skip
-    path = rng.choice((TEXT, TEXT, "/completion"))
-    length = len(body) + rng.choice((0, 0, 0, 10))
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n".encode()
-    whole = head + body
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
-        connection.sendall(whole[: rng.choice((len(whole), len(whole), len(whole), rng.randrange(len(whole))))])
-        if rng.random() < 0.5:
-            connection.settimeout(rng.random() * 0.2)
-            try:
-                for _ in range(rng.randrange(1, 5)):
-                    connection.recv(rng.choice((1, 200, 4096)))
-            except TimeoutError:
-                pass
-        else:
-            time.sleep(rng.random() * 0.05)
-        if rng.random() < 0.5:  # a reset instead of a farewell
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-
-
 def test_clients_that_vanish_leave_nothing_behind() -> None:
     with (
         Engine("sim:?pass_ms=2", n_parallel=8, max_queue=64) as engine,
@@ -233,7 +205,8 @@ def test_clients_that_vanish_leave_nothing_behind() -> None:
         post(port, TEXT, {"prompt": "x", "max_tokens": 1})
         gc.collect()
         before = n_fds()
-        list(pool.map(lambda number: misbehave(port, number), range(N_CONNECTIONS)))
+        tally = soak.Tally(sent=1)
+        list(pool.map(lambda number: soak.vanish(port, random.Random(number), tally), range(N_CONNECTIONS)))
         end = time.monotonic() + 20
         while (engine.stats().in_flight or service.n_active or n_fds() > before) and time.monotonic() < end:
             time.sleep(0.02)
@@ -243,5 +216,29 @@ def test_clients_that_vanish_leave_nothing_behind() -> None:
         assert stats.n_cancelled > 0
         assert stats.n_generated_tokens < stats.n_submitted * 250
         assert n_fds() <= before
-        assert post(port, TEXT, {"prompt": "x", "max_tokens": 3})[0] == 200
+        assert not tally.strange
+        assert not soak.disagreements(tally, soak.metrics(port))
+        assert not soak.exactly(port)
         engine.close()
+
+
+def test_a_served_model_survives_a_soak(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["soak.py", "--model", "sim:?pass_ms=1", "--minutes", "0.05"])
+    assert soak.main() == 0, capsys.readouterr().out
+
+
+def test_a_soak_tells_what_stays_behind() -> None:
+    before = soak.Held(slots=0, waiting=0, fds=17, threads=3, rss_mb=100)
+    assert not soak.leaks(before, before, n_helpers=4, rss_mb=10)
+    after = soak.Held(slots=1, waiting=2, fds=18, threads=8, rss_mb=111)
+    assert len(soak.leaks(before, after, n_helpers=4, rss_mb=10)) == 5
+    told = dict.fromkeys((f"llama_batch_requests_finished_total.{reason}" for reason in soak.ENDS), 1.0)
+    told |= {"llama_batch_request_failures_total.queue_full": 1.0, "llama_batch_generation_tokens_total": 40.0}
+    tally = soak.Tally(sent=6, answered=4, tokens=40)
+    tally.statuses.update({200: 4, 429: 1})
+    assert not soak.disagreements(tally, told)
+    tally.answered, tally.tokens = 5, 41
+    tally.statuses.update({200: 1, 429: 1})
+    assert len(soak.disagreements(tally, told)) == 4
+    tally.sent = 4
+    assert len(soak.disagreements(tally, told)) == 5

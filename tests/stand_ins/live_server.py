@@ -12,9 +12,6 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-import uvicorn
-from llama_batch.server import create_app
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -24,8 +21,8 @@ if TYPE_CHECKING:
 class Process:
     """`llama-batch serve` as a user starts it."""
 
-    def __init__(self, *flags: str, env: dict[str, str] | None = None) -> None:
-        words = [sys.executable, "-m", "llama_batch.cli", "serve", "--port", "0", *flags]
+    def __init__(self, *flags: str, env: dict[str, str] | None = None, python: str = sys.executable) -> None:
+        words = [python, "-m", "llama_batch.cli", "serve", "--port", "0", *flags]
         self.process = subprocess.Popen(
             words, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})}
         )
@@ -51,7 +48,7 @@ class Process:
     @property
     def port(self) -> int:
         """Where it listens; the model is there too."""
-        self.told("ready")
+        self.told("ready", 120)
         return int(self.told("listening")["port"])
 
     def signal(self, number: int) -> None:
@@ -89,6 +86,9 @@ def post(port: int, path: str, body: Any, headers: dict[str, str] | None = None)
 @contextlib.contextmanager
 def served(engine: Engine, **settings: Any) -> Iterator[tuple[int, Any]]:
     """A server in a thread: its port, and what its requests share."""
+    import uvicorn
+    from llama_batch.server import create_app
+
     app = create_app(engine, **settings)
     config = uvicorn.Config(app, port=0, log_config=None, access_log=False, lifespan="off", ws="none", backlog=2048)
     server = uvicorn.Server(config)

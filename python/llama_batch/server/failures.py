@@ -38,6 +38,9 @@ _TYPES = {
     503: "unavailable_error",
 }
 
+_NO_USE = {"x-should-retry": "false"}
+"""What OpenAI's clients obey: by themselves they ask again after a 408 and after whatever is 500 or more."""
+
 
 class HttpError(Exception):
     """An answer that is an error.
@@ -67,6 +70,8 @@ class HttpError(Exception):
         self.status, self.message, self.code, self.param = status, message, code, param
         self.type = type or _TYPES.get(status, "server_error")
         self.headers, self.extra = dict(headers or {}), dict(extra or {})
+        if status == 501:
+            self.headers.update(_NO_USE)
 
     def body(self) -> dict[str, Any]:
         """The body, in OpenAI's shape."""
@@ -107,9 +112,11 @@ def as_http(error: BaseException, *, retry_after_s: float = 1.0, param: str | No
         case ContextFullError():
             numbers = {"n_prompt_tokens": error.n_prompt_tokens, "n_ctx": error.n_ctx}
             kind, code = "exceed_context_size_error", "context_length_exceeded"
-            return HttpError(400, error.message, type=kind, code=code, param=param, extra=numbers)
+            # Frameworks tell this error from others by OpenAI's and Anthropic's words, where they do not see the code.
+            message = f"the prompt is too long for the maximum context length: {error.message}"
+            return HttpError(400, message, type=kind, code=code, param=param, extra=numbers)
         case RequestTimeoutError():
-            return HttpError(408, error.message, code=error.code, param=error.option)
+            return HttpError(408, error.message, code=error.code, param=error.option, headers=_NO_USE)
         case PromptError() | ChatTemplateError():
             return HttpError(400, error.message, code=error.code, param=param)
         case OptionError() | GrammarError():
@@ -121,7 +128,7 @@ def as_http(error: BaseException, *, retry_after_s: float = 1.0, param: str | No
         case EngineClosedError():
             return _closing()
         case ModelLoadError() | ModelNotFoundError():
-            return HttpError(503, "the model could not be loaded", code=error.code)
+            return HttpError(503, "the model could not be loaded", code=error.code, headers=_NO_USE)
         case LlamaBatchError():
             return _by_code(error)
         case _:
