@@ -14,7 +14,7 @@ from llama_batch import START_OPTIONS
 
 if TYPE_CHECKING:
     from loads import Load
-    from outcome import Outcome
+    from outcomes import Outcome
     from scenarios import Point
     from versus import Bench
 

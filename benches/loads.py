@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from llama_batch import LlamaBatchError
 from llama_batch.benchmark.workload import WORDS
 from llama_server import Answer
-from outcome import Outcome, outcome_of
+from outcomes import Outcome, outcome_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from llama_server import Answer
 from loads import Load, Side, Writer
-from outcome import Outcome, outcome_of
+from outcomes import Outcome, outcome_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

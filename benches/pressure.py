@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from outcome import Outcome
+    from outcomes import Outcome
 
 SWEEP_PERCENT = (50, 100, 200, 300, 400)
 

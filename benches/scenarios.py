@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import figures
 import loads
@@ -14,9 +14,9 @@ import mixed
 from loads import Load, Side, Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
 
-    from outcome import Outcome
+    from outcomes import Outcome
 
 Point = tuple[str, ...]
 """Settings of llama-server; none are its defaults: four slots in a unified KV cache."""
@@ -73,7 +73,7 @@ class Scenario:
 
     load: Callable[[Writer, bool], Load]
     figures: tuple[Figure, ...]
-    hold: Callable[[Side, Load], Awaitable[Outcome]] = loads.hold
+    hold: Callable[[Side, Load], Coroutine[Any, Any, Outcome]] = loads.hold
     batches: bool = False
 
 

@@ -33,12 +33,12 @@ import pressure
 from llama_batch import LLAMA_CPP_BUILD, Engine
 from llama_server import LlamaServer
 from loads import Load, Writer
-from outcome import Outcome, summary
+from outcomes import Outcome, summary
 from scenarios import SCENARIOS, Budgets, Figure, Point, Scenario, grid
 from shaped import model_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable, Coroutine
 
     from loads import Side
 
@@ -64,7 +64,7 @@ class Bench:
     model: Path
     binary: Path
     n_threads: int
-    hold: Callable[[Side, Load], Awaitable[Outcome]] = loads.hold
+    hold: Callable[[Side, Load], Coroutine[Any, Any, Outcome]] = loads.hold
 
     def ours(self, load: Load, **options: Any) -> Outcome:
         """Measure ours, with its defaults but for what is given."""
@@ -84,10 +84,7 @@ class Bench:
     def theirs(self, load: Load, point: Point) -> Outcome:
         """Measure llama-server with the settings of a point."""
         with LlamaServer(self.binary, self.arguments(load, point)) as server:
-            return asyncio.run(self._hold(server, load))
-
-    async def _hold(self, side: Side, load: Load) -> Outcome:
-        return await self.hold(side, load)
+            return asyncio.run(self.hold(server, load))
 
 
 def title(point: Point) -> str:
