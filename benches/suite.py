@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -46,13 +48,40 @@ def run(step: Step, words: list[str], limit_s: float) -> dict[str, Any]:
         command = [sys.executable if words[0] == "python" else words[0], *words[1:]]
         command += ["--json", str(path)] if step.is_json else []
         try:
-            done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                  timeout=limit_s, check=False)  # fmt: skip
+            code, output = call(command, limit_s)
             kept = json.loads(path.read_text()) if path.exists() else None
-            result |= read(step, Said(done.returncode, done.stdout, kept))
+            result |= read(step, Said(code, output, kept))
         except subprocess.TimeoutExpired:
             result["failure"] = f"out of time after {limit_s:.0f} s"
     return {**result, "seconds": round(time.monotonic() - begun, 1)}
+
+
+def call(command: list[str], limit_s: float) -> tuple[int, str]:
+    """Run a command, and end all that it started if it takes too long: a server of a peer must not outlive its script.
+
+    Args:
+        command: its words.
+        limit_s: seconds after which it is stopped.
+
+    Returns:
+        Its exit code, and what it printed.
+
+    Raises:
+        subprocess.TimeoutExpired: it took too long.
+    """
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    try:
+        output, _ = process.communicate(timeout=limit_s)
+        return process.returncode, output
+    finally:
+        if process.poll() is None:
+            if hasattr(os, "killpg"):
+                os.killpg(process.pid, signal.SIGKILL)
+            else:
+                process.kill()
+            process.communicate()
 
 
 def read(step: Step, said: Said) -> dict[str, Any]:
@@ -71,6 +100,19 @@ def read(step: Step, said: Said) -> dict[str, Any]:
         return {"figures": [asdict(each) for each in step.read(said)], "failure": None}
     except (KeyError, TypeError, ValueError, IndexError):
         return {"figures": [], "failure": f"exit code {said.code}: {lines[-1][:200]}"}
+
+
+def limit(left_s: float, n_steps: int) -> float:
+    """How long a step may take: no more than three times its share, and never all, since others want their turn.
+
+    Args:
+        left_s: time that is left for all, in seconds.
+        n_steps: steps that are left, this one included.
+
+    Returns:
+        The time in seconds.
+    """
+    return left_s if n_steps == 1 else min(3 * left_s / n_steps, 2 * left_s / 3)
 
 
 def missed(results: dict[str, Any]) -> bool:
@@ -161,8 +203,7 @@ def main() -> int:
         left = deadline - time.monotonic()
         if left < LEAST_S:
             break
-        # No step may take more than three times its share of what is left: the last ones want their turn.
-        limit_s = left if place == len(steps) - 1 else min(left, 3 * left / (len(steps) - place))
+        limit_s = limit(left, len(steps) - place)
         words = words_of(step, chosen)
         print(f"{step.name}: {shlex.join(words)}", file=sys.stderr, flush=True)
         results[step.name] = run(step, words, limit_s)

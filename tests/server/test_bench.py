@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from live_server import served
 from llama_batch import Engine
@@ -242,6 +242,13 @@ def test_a_server_that_names_no_model_wants_one_named() -> None:
         assert [record.failure for record in asked(url, model="mine")] == [None, None]
 
 
+def test_a_server_that_loads_its_model_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    loading = answer(b'{"error": {"message": "Loading model"}}', status="503 Wait")
+    with scripted(loading, get=loading) as url:
+        assert run(["bench", "--url", url, "--model", "m"]) == 1
+    assert "is not ready: Loading model" in capsys.readouterr().err
+
+
 def test_a_server_that_never_ends_is_given_up() -> None:
     endless = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 1000\r\n\r\n"
     with scripted(endless, close=False) as url:
@@ -261,6 +268,7 @@ def test_a_connection_that_the_server_closed_meanwhile_is_replaced() -> None:
         assert [record.failure for record in asked(url, n=20)] == [None] * 20
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.text(st.sampled_from("ab:\n "), max_size=8), max_size=6),
     st.lists(st.integers(1, 7), max_size=40),

@@ -7,7 +7,7 @@ import math
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from llama_batch.benchmark import BenchmarkError, Distribution, Result, Slo, percentile, poisson
 from llama_batch.benchmark.arrivals import ClosedLoop, OpenLoop
@@ -29,6 +29,7 @@ def record(
     return made
 
 
+@settings(deadline=None)
 @given(values, st.floats(0, 1))
 def test_a_percentile_is_the_least_value_that_the_share_does_not_exceed(drawn: list[float], share: float) -> None:
     ascending = sorted(drawn)
@@ -44,6 +45,7 @@ def test_percentiles_are_those_of_the_textbook() -> None:
     assert percentile([7.0], 0.01) == 7
 
 
+@settings(deadline=None)
 @given(values)
 def test_a_distribution_is_ordered(drawn: list[float]) -> None:
     spread = Distribution.of([*drawn, None])
@@ -141,6 +143,7 @@ def test_the_longest_silence_is_one_in_which_somebody_waits() -> None:
     assert longest_silence_ms([record(0.0, 2.0), record(1.5, 2.0)]) == pytest.approx(2000)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 300), st.floats(0.1, 100), st.integers(0, 2**32))
 def test_poisson_arrivals_ascend_from_nought_and_are_the_same_for_a_seed(n: int, rate: float, seed: int) -> None:
     drawn = poisson(rate, n, seed)

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from llama_batch.benchmark import BenchmarkError, Record, Result, Slo
 from llama_batch.benchmark.charts import MAX_SERIES, Series, cdf, lines
@@ -132,6 +132,7 @@ def test_a_summary_says_what_failed_and_what_kept_to_the_objective() -> None:
     assert text.endswith("A note.")
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1e7), min_size=1, max_size=1200))
 def test_any_durations_make_a_picture_within_its_frame(values: list[float]) -> None:
     svg = ET.fromstring(cdf("t", [Series("a", values)]))
@@ -140,6 +141,7 @@ def test_any_durations_make_a_picture_within_its_frame(values: list[float]) -> N
     assert len(places) < 2000
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1e5), min_size=1, max_size=3000))
 def test_a_peak_is_not_lost_in_many_points(heights: list[float]) -> None:
     text = lines("t", [Series("a", heights, [float(index) for index in range(len(heights))])], "x", len(heights))

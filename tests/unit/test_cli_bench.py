@@ -37,7 +37,7 @@ def test_an_engine_is_measured_and_told_of(tmp_path: Path, capsys: pytest.Captur
     assert figures.queue_ms is not None
     out = capsys.readouterr().out
     assert "6 of 6 requests complete" in out
-    assert "Closed loop: 3 clients" in out
+    assert "Closed loop of 3" in out
     assert html.read_text().startswith("<!DOCTYPE html>")
     assert result.target["engine_options"]["n_parallel"] == 3
 

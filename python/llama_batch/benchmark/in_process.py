@@ -46,8 +46,8 @@ class EngineTarget:
         self._options = dict(options or {})
 
     async def count(self, text: str) -> int:
-        """How many tokens a text has, BOS included."""
-        return len(self._engine.model.tokenize(text))
+        """How many tokens a text has; without BOS, as servers count it too."""
+        return len(self._engine.model.tokenize(text, add_special=False))
 
     async def ask(self, asked: Asked, record: Record) -> str:
         """Answer a request; see `Target.ask`."""

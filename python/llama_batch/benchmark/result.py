@@ -245,7 +245,7 @@ def _notes(run: Run, figures: Figures, cpu_share: float | None) -> tuple[str, ..
     notes = []
     if isinstance(run.arrivals, ClosedLoop):
         notes.append(
-            f"Closed loop: {run.arrivals.concurrency} clients ask again when they are answered, so a target that "
+            f"Closed loop of {run.arrivals.concurrency}: clients ask again when they are answered, so a target that "
             "stalls is asked less, and latencies are not those of independent users (--rate measures these). The "
             f"longest silence was {figures.longest_silence_ms:.0f} ms."
         )

@@ -78,11 +78,13 @@ class UrlTarget:
         """See whether the server is there and lets us in, and ask for its model's name.
 
         Raises:
-            BenchmarkError: it cannot be reached, refuses the key, or names no model where one is needed.
+            BenchmarkError: it cannot be reached, is not ready, refuses the key, or names no model where one is needed.
         """
         response = await self._call("GET", "/v1/models")
         if response.status in (401, 403):
             raise BenchmarkError(f"{self.url} lets nobody in without a valid API key: {_reason(response)}")
+        if response.status >= 500:
+            raise BenchmarkError(f"{self.url} is not ready: {_reason(response)}")
         if self.model is not None:
             return
         try:

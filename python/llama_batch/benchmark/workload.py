@@ -116,7 +116,7 @@ class Writer:
         """Words that have a number of tokens together, or as close below it as a word allows.
 
         Args:
-            n_tokens: the number; BOS counts where the target counts it.
+            n_tokens: the number.
 
         Returns:
             The text; one word at least.

@@ -7,6 +7,7 @@ import contextlib
 import json
 import sys
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from llama_batch.benchmark import (
@@ -185,12 +186,17 @@ async def _measured(
         notes = ("The server has no /tokenize: lengths of prompts were counted in words, a little less than tokens.",)
     return Result.of(
         run,
-        label=plan.label or str(told["model"]),
+        label=plan.label or _name(str(told["model"])),
         target={**told, "endpoint": "chat" if target.chat else "completions"},
         workload=plan.describe(),
         slo=plan.slo,
         notes=notes,
     )
+
+
+def _name(model: str) -> str:
+    """What a model is called in reports; llama-server names it by its path."""
+    return PurePath(model).name if PurePath(model).is_absolute() else model
 
 
 def _is_chat(conversation: Conversation) -> bool:
