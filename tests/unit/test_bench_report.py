@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from llama_batch.benchmark import BenchmarkError, Record, Result, Slo
 from llama_batch.benchmark.charts import MAX_SERIES, Series, cdf, lines
@@ -133,6 +133,8 @@ def test_a_summary_says_what_failed_and_what_kept_to_the_objective() -> None:
 
 
 @settings(deadline=None)
+@example([5e-324, 1.0])
+@example([5e-324])
 @given(st.lists(st.floats(0, 1e7), min_size=1, max_size=1200))
 def test_any_durations_make_a_picture_within_its_frame(values: list[float]) -> None:
     svg = ET.fromstring(cdf("t", [Series("a", values)]))
@@ -142,6 +144,7 @@ def test_any_durations_make_a_picture_within_its_frame(values: list[float]) -> N
 
 
 @settings(deadline=None)
+@example([5e-324])
 @given(st.lists(st.floats(0, 1e5), min_size=1, max_size=3000))
 def test_a_peak_is_not_lost_in_many_points(heights: list[float]) -> None:
     text = lines("t", [Series("a", heights, [float(index) for index in range(len(heights))])], "x", len(heights))
@@ -149,7 +152,7 @@ def test_a_peak_is_not_lost_in_many_points(heights: list[float]) -> None:
     assert path is not None
     drawn = [float(place) for place in re.findall(r"[V,]([\d.]+)", path.attrib["d"])]
     # The axis is 1.05 times as high as the peak, so that a peak always is at the same place.
-    assert min(drawn) == pytest.approx(222 - (222 - 12) / 1.05 if max(heights) > 0 else 222, abs=0.1)
+    assert min(drawn) == pytest.approx(222 - (222 - 12) / 1.05 if max(heights) > 1e-9 else 222, abs=0.1)
 
 
 def test_numbers_have_the_digits_that_are_read() -> None:

@@ -21,6 +21,8 @@ MAX_SERIES = 8
 WIDTH, HEIGHT = 560, 260
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 12, 38
 MAX_POINTS = 400
+NOTHING = 1e-9
+"""What is no more than this is drawn as nought: no axis can be made of it."""
 LOG_FROM = 30.0
 """How far apart the ends must lie for a logarithmic axis."""
 
@@ -95,10 +97,10 @@ def cdf(title: str, series: Sequence[Series]) -> str:
     low, high = min(values[0] for _, values in sorted_), max(values[-1] for _, values in sorted_)
     unit, scale = ("s", 1e3) if high >= 10_000 else ("ms", 1.0)
     low, high = low / scale, high / scale
-    if low > 0 and high / low >= LOG_FROM:
+    if low > NOTHING and high / low >= LOG_FROM:
         x = _Axis(low, high, LEFT, WIDTH - RIGHT, is_log=True)
     else:
-        high = high if high > 0 else 1.0
+        high = high if high > NOTHING else 1.0
         x = _Axis(0.0, high * 1.02, LEFT, WIDTH - RIGHT)
     y = _Axis(0.0, 1.0, HEIGHT - BOTTOM, TOP)
     body = [_grid(x, y, [0, 0.25, 0.5, 0.75, 0.9, 1], "percent"), _unit(f"{unit}{', log scale' if x.is_log else ''}")]
@@ -127,9 +129,10 @@ def lines(title: str, series: Sequence[Series], unit: str, end: float) -> str:
         The SVG; empty where there is no height.
     """
     series = [each for each in series if each.values]
-    if not series or end <= 0:
+    if not series or end <= NOTHING:
         return ""
-    top = max(max(each.values) for each in series) or 1.0
+    top = max(max(each.values) for each in series)
+    top = top if top > NOTHING else 1.0
     x, y = _Axis(0.0, end, LEFT, WIDTH - RIGHT), _Axis(0.0, top * 1.05, HEIGHT - BOTTOM, TOP)
     body = [_grid(x, y, _nice(0.0, top * 1.05, 4), "plain"), _unit(f"s · {unit}")]
     for each in series:
