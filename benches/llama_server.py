@@ -134,7 +134,15 @@ class LlamaServer:
                 time.sleep(0.05)
         raise SystemExit(f"{shlex.join(self._command)} did not start:\n{self.log()}")
 
-    async def ask(self, prompt: Sequence[int] | str, n_predict: int, temp: float = 0) -> Answer:
+    async def ask(
+        self,
+        prompt: Sequence[int] | str,
+        n_predict: int,
+        temp: float = 0,
+        *,
+        answer: Answer | None = None,
+        tenant: str | None = None,
+    ) -> Answer:
         """Send a streamed /completion and read it to its end.
 
         A greedy one stops at the model's end of generation too, as ours does.
@@ -143,14 +151,18 @@ class LlamaServer:
             prompt: Token ids, or text.
             n_predict: Tokens to generate.
             temp: The temperature; 0 is greedy.
+            answer: Where to note it as it comes.
+            tenant: Whose request it is; llama-server knows no tenants.
 
         Returns:
             How it went; failures of any kind are in it and never raised.
         """
+        del tenant
         prompt = prompt if isinstance(prompt, str) else list(prompt)
         asked = {"prompt": prompt, "n_predict": n_predict, "stream": True, "cache_prompt": True, "temperature": temp}
         asked["ignore_eos"] = temp > 0
-        answer = Answer(asked=time.perf_counter())
+        answer = answer or Answer(0.0)
+        answer.asked = time.perf_counter()
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 async for message in _post(self.port, "/completion", asked):

@@ -8,24 +8,20 @@ models go on with for long, so that both sides generate as many tokens without b
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 import time
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import TYPE_CHECKING, Protocol
 
 from llama_batch import LlamaBatchError
+from llama_batch.benchmark.workload import WORDS
 from llama_server import Answer
+from outcomes import Outcome, outcome_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from llama_batch import Engine, Model
-
-WORDS = """time river house music light garden letter winter market bridge paper story table window forest stone morning
-silver doctor engine summer kitchen island street teacher machine ocean village number colour picture season mountain
-valley harbour lantern station journey captain library weather orchard blanket whistle compass""".split()
 
 Conversation = list[list[int]]
 """Turns: each what is added to the history before the next answer."""
@@ -34,8 +30,19 @@ Conversation = list[list[int]]
 class Side(Protocol):
     """Who answers."""
 
-    async def ask(self, prompt: Sequence[int], n_predict: int, temp: float = 0) -> Answer:
-        """Answer a prompt, greedily or drawn at a temperature; failures are in the answer."""
+    async def ask(
+        self,
+        prompt: Sequence[int],
+        n_predict: int,
+        temp: float = 0,
+        *,
+        answer: Answer | None = None,
+        tenant: str | None = None,
+    ) -> Answer:
+        """Answer a prompt, greedily or drawn at a temperature; failures are in the answer.
+
+        Who cannot wait for the end gives the `answer` to fill. A `tenant` is told to sides that know any.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,36 +86,6 @@ class Load:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What one measurement gave.
-
-    Attributes:
-        tokens_per_s: Tokens of complete answers, from the first request to the last answer.
-        ttft_p50_s: Time to the first token, median.
-        ttft_p95_s: Its 95th percentile.
-        n_completed: Requests that were answered in full.
-        n_requests: Requests that there were.
-        n_tokens: Tokens of complete answers.
-        n_cached: Prompt tokens that were reused.
-        failures: Why the others failed, each reason once.
-    """
-
-    tokens_per_s: float
-    ttft_p50_s: float
-    ttft_p95_s: float
-    n_completed: int
-    n_requests: int
-    n_tokens: int
-    n_cached: int
-    failures: list[str]
-
-    @property
-    def complete(self) -> bool:
-        """Whether every request was answered in full."""
-        return self.n_completed == self.n_requests
-
-
 class Ours:
     """Our engine, through its public API."""
 
@@ -120,20 +97,33 @@ class Ours:
         """
         self._engine = engine
 
-    async def ask(self, prompt: Sequence[int], n_predict: int, temp: float = 0) -> Answer:
+    async def ask(
+        self,
+        prompt: Sequence[int],
+        n_predict: int,
+        temp: float = 0,
+        *,
+        answer: Answer | None = None,
+        tenant: str | None = None,
+    ) -> Answer:
         """Stream an answer.
 
         Args:
             prompt: Token ids.
             n_predict: Tokens to generate.
             temp: The temperature; 0 is greedy.
+            answer: Where to note it as it comes.
+            tenant: Whose request it is; tenants share no cache.
 
         Returns:
             How it went.
         """
-        answer = Answer(asked=time.perf_counter())
+        answer = answer or Answer(0.0)
+        answer.asked = time.perf_counter()
         try:
-            generation = self._engine.stream(prompt, max_tokens=n_predict, temp=temp, ignore_eos=temp > 0)
+            generation = self._engine.stream(
+                prompt, max_tokens=n_predict, temp=temp, ignore_eos=temp > 0, cache_scope=tenant
+            )
             async for chunk in generation:
                 answer.times += [time.perf_counter()] * len(chunk.token_ids)
             done = await generation
@@ -182,50 +172,9 @@ async def _hold_phase(side: Side, load: Load, phase: list[Conversation]) -> Outc
 
     start = time.perf_counter()
     await asyncio.gather(*(client() for _ in range(load.n_clients)))
-    complete = [answer for _, answer in answers if answer.failure is None]
-    ttfts = sorted(answer.ttft_s for turn, answer in answers if turn >= load.first_turn and answer.ttft_s is not None)
-    n_tokens = sum(answer.n_tokens for answer in complete)
-    return Outcome(
-        tokens_per_s=n_tokens / (max(answer.ended for _, answer in answers) - start),
-        ttft_p50_s=percentile(ttfts, 0.5),
-        ttft_p95_s=percentile(ttfts, 0.95),
-        n_completed=len(complete),
-        n_requests=sum(len(turns) for turns in phase),
-        n_tokens=n_tokens,
-        n_cached=sum(answer.n_cached for answer in complete),
-        failures=sorted({answer.failure for _, answer in answers if answer.failure is not None}),
-    )
-
-
-def summary(outcomes: Sequence[Outcome]) -> str:
-    """What a table of ratios leaves out: whether both sides did the same work.
-
-    Args:
-        outcomes: One side's.
-
-    Returns:
-        The text.
-    """
-    completed = ", ".join(str(outcome.n_completed) for outcome in outcomes)
-    n_tokens, n_cached = (median(getattr(outcome, name) for outcome in outcomes) for name in ("n_tokens", "n_cached"))
-    reasons = sorted({reason for outcome in outcomes for reason in outcome.failures})
-    done = (
-        f"{completed} of {outcomes[0].n_requests} completed, {n_tokens:.0f} tokens, {n_cached:.0f} prompt tokens reused"
-    )
-    return "; ".join([done, *reasons])
-
-
-def percentile(ascending: Sequence[float], share: float) -> float:
-    """The value that a share of all does not exceed.
-
-    Args:
-        ascending: The values, in order.
-        share: From 0 to 1.
-
-    Returns:
-        One of the values; infinity where there are none, since what never came came late.
-    """
-    return ascending[max(0, math.ceil(share * len(ascending)) - 1)] if ascending else math.inf
+    everybody = [answer for _, answer in answers]
+    newcomers = [answer for turn, answer in answers if turn >= load.first_turn]
+    return outcome_of(everybody, newcomers, everybody, start, sum(len(turns) for turns in phase))
 
 
 class Writer:

@@ -140,6 +140,7 @@ def main() -> int:
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=64, help="tokens of each stream")
     parser.add_argument("--repeats", type=int, default=6, help="pairs of runs, in turn")
+    parser.add_argument("--json", type=Path, default=None, help="write all figures here")
     chosen = parser.parse_args()
     model = chosen.model if (chosen.model or "").startswith("sim:") else str(resolve(chosen.model))
     load = Load(model, chosen.streams, chosen.tokens)
@@ -149,7 +150,11 @@ def main() -> int:
     print(f"  over HTTP            {figures.spread([http for http, _ in pairs], 1)}")
     print(f"  in process           {figures.spread([plain for _, plain in pairs], 1)}")
     print(f"  HTTP over in process {figures.spread(ratios)}, budget {BUDGET}")
-    return int(figures.interval(ratios)[1] < BUDGET)
+    missed = figures.interval(ratios)[1] < BUDGET
+    if chosen.json:
+        kept = {"pairs": pairs, "ratio": figures.spread(ratios), "budget": BUDGET, "missed": missed}
+        chosen.json.write_text(json.dumps(kept, indent=1))
+    return int(missed)
 
 
 if __name__ == "__main__":

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from outcomes import Outcome
+
 SWEEP_PERCENT = (50, 100, 200, 300, 400)
 
 
-def sweep(measure: Callable[[loads.Load], loads.Outcome], load: loads.Load, n_repeats: int) -> dict[str, Any]:
+def sweep(measure: Callable[[loads.Load], Outcome], load: loads.Load, n_repeats: int) -> dict[str, Any]:
     """The same requests in ever less memory, so that only the pressure differs.
 
     Args:
@@ -33,7 +35,7 @@ def sweep(measure: Callable[[loads.Load], loads.Outcome], load: loads.Load, n_re
         All figures, for a file.
     """
     sizes = {percent: load.n_ctx * 200 // percent for percent in SWEEP_PERCENT}
-    measured: dict[int, list[loads.Outcome]] = {percent: [] for percent in sizes}
+    measured: dict[int, list[Outcome]] = {percent: [] for percent in sizes}
     for turn in range(n_repeats):
         for percent in sizes if turn % 2 == 0 else reversed(sizes):
             measured[percent].append(measure(replace(load, n_ctx=sizes[percent])))

@@ -21,87 +21,30 @@ import os
 import shlex
 import sys
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import figures
+import frontier
 import loads
 import peer
 import pressure
 from llama_batch import LLAMA_CPP_BUILD, Engine
-from llama_batch.models import resolve
 from llama_server import LlamaServer
-from loads import Load, Outcome, Writer
+from loads import Load, Writer
+from outcomes import Outcome, summary
+from scenarios import SCENARIOS, Budgets, Figure, Point, Scenario, grid
+from shaped import model_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Coroutine
+
+    from loads import Side
 
 SEED = 7
 N_LEADERS = 3
 N_AGAIN = 2
-Point = tuple[str, ...]
-"""Settings of llama-server; none are its defaults: four slots in a unified KV cache."""
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A figure of an outcome, and what it has to be.
-
-    Attributes:
-        name: The field of `Outcome`.
-        defaults: Ours over llama-server's by default, at least; at most, where less is better. None: no budget.
-        grid: The same over the best point of the grid.
-    """
-
-    name: str
-    defaults: float | None
-    grid: float | None
-
-    @property
-    def rises(self) -> bool:
-        """Whether more is better."""
-        return not self.name.startswith("ttft")
-
-    def of(self, outcome: Outcome) -> float:
-        """Its value."""
-        return float(getattr(outcome, self.name))
-
-    def loss(self, outcomes: list[Outcome]) -> float:
-        """What the best setting has least of; a setting that fails requests is no candidate."""
-        value = median(self.of(outcome) for outcome in outcomes)
-        return (-value if self.rises else value) if all(outcome.complete for outcome in outcomes) else math.inf
-
-    def missed(self, ratios: list[float], budget: float | None) -> bool:
-        """Whether the interval of the ratio lies beyond the budget."""
-        low, high = figures.interval(ratios)
-        return budget is not None and (high < budget if self.rises else low > budget)
-
-
-Budgets = list[tuple[Figure, float | None]]
-"""Figures of a comparison, with what their ratio has to be."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scenario:
-    """A load, and the figures that it is for."""
-
-    load: Callable[[Writer, bool], Load]
-    figures: tuple[Figure, ...]
-
-
-SCENARIOS = {
-    "shared": Scenario(
-        partial(loads.shared, n_bursts=1),
-        (Figure("tokens_per_s", 3, 1.4), Figure("ttft_p50_s", 1 / 5, 1 / 2), Figure("ttft_p95_s", 1 / 5, 1 / 2)),
-    ),
-    "second": Scenario(partial(loads.shared, n_bursts=2), (Figure("tokens_per_s", None, 1.0),)),
-    "chats": Scenario(loads.chats, (Figure("ttft_p50_s", 1 / 5, 1 / 1.5), Figure("ttft_p95_s", 1 / 5, 1 / 1.5))),
-    "oversubscription": Scenario(loads.oversubscription, (Figure("tokens_per_s", None, 1.0),)),
-    "distinct": Scenario(loads.distinct, (Figure("tokens_per_s", None, 1.0),)),
-    "sampled": Scenario(loads.sampled, (Figure("tokens_per_s", 1.08, 1.08),)),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +53,7 @@ class Compared:
 
     point: Point
     pairs: list[tuple[Outcome, Outcome]]
+    scores: list[dict[str, Any]]
     missed: bool
 
 
@@ -120,14 +64,15 @@ class Bench:
     model: Path
     binary: Path
     n_threads: int
+    hold: Callable[[Side, Load], Coroutine[Any, Any, Outcome]] = loads.hold
 
-    def ours(self, load: Load) -> Outcome:
-        """Measure ours."""
+    def ours(self, load: Load, **options: Any) -> Outcome:
+        """Measure ours, with its defaults but for what is given."""
+        shared = {"n_ctx": load.n_ctx, "n_parallel": load.n_clients, "n_threads": self.n_threads}
 
         async def serve() -> Outcome:
-            engine = Engine(self.model, n_ctx=load.n_ctx, n_parallel=load.n_clients, n_threads=self.n_threads)
-            async with engine:
-                return await loads.hold(loads.Ours(engine), load)
+            async with Engine(self.model, **{**shared, **options}) as engine:
+                return await self.hold(loads.Ours(engine), load)
 
         return asyncio.run(serve())
 
@@ -139,31 +84,7 @@ class Bench:
     def theirs(self, load: Load, point: Point) -> Outcome:
         """Measure llama-server with the settings of a point."""
         with LlamaServer(self.binary, self.arguments(load, point)) as server:
-            return asyncio.run(loads.hold(server, load))
-
-
-def grid(load: Load) -> Iterator[Point]:
-    """The settings of llama-server that are worth a try for a load.
-
-    Slots, layout and flash attention in all combinations that can hold its conversations, since these interact; what is
-    left, one at a time on top of the layouts that tend to win, since a full product would take a day.
-    """
-    yield ()
-    slots = [n_slots for n_slots in (4, 8, 16) if n_slots <= load.n_clients]
-    for n_slots in slots:
-        for layout in ("-kvu", "-no-kvu"):
-            if layout == "-kvu" or load.n_ctx // n_slots >= load.n_cells:
-                yield from (("-np", str(n_slots), layout, "-fa", flash) for flash in ("on", "off"))
-    held = [n_slots for n_slots in slots if load.n_ctx // n_slots >= load.n_cells]
-    split: Point = ("-np", str(held[-1] if held else slots[0]), "-no-kvu" if held else "-kvu", "-fa", "off")
-    # Smaller batches let the first tokens out earlier; -sps 0 hands out slots by least recent use, 0.9 takes a slot
-    # only for a prompt that is nearly its own; -bs samples where the logits are.
-    for extra in ("-b 512", "-b 256 -ub 256", "-ub 128", "-sps 0", "-sps 0.9", "--cache-ram 0", "-bs"):
-        yield (*split, *extra.split())
-    # Idle slots of a unified cache are saved to RAM and cleared at each request, unless told otherwise.
-    for n_slots in dict.fromkeys((slots[0], slots[-1])):
-        for flash in ("on", "off"):
-            yield ("-np", str(n_slots), "-kvu", "-fa", flash, "--no-cache-idle-slots")
+            return asyncio.run(self.hold(server, load))
 
 
 def title(point: Point) -> str:
@@ -212,7 +133,7 @@ def compare(bench: Bench, load: Load, point: Point, budgets: Budgets, n_repeats:
     """
     print(f"llama-server {shlex.join(bench.arguments(load, point))}", flush=True)
     pairs = figures.interleave(lambda: bench.ours(load), lambda: bench.theirs(load, point), n_repeats)
-    missed = False
+    scores = []
     print("\n| figure | ours, median [95 %] | llama-server | ours ÷ theirs | budget |\n|---|---|---|---|---|")
     for figure, budget in budgets:
         ratios = [ratio(figure.of(mine), figure.of(other)) for mine, other in pairs]
@@ -221,14 +142,31 @@ def compare(bench: Bench, load: Load, point: Point, budgets: Budgets, n_repeats:
         )
         bound = "none" if budget is None else f"{'≥' if figure.rises else '≤'} {budget:.2f}"
         verdict = ", missed" if figure.missed(ratios, budget) else ""
-        missed |= bool(verdict)
+        scores.append(score(figure, pairs, ratios, budget))
         print(f"| {figure.name} | {sides} | {figures.spread(ratios, 2)} | {bound}{verdict} |")
     print()
     for name, side in zip(("ours", "theirs"), zip(*pairs, strict=True), strict=True):
-        print(f"{name}: {loads.summary(side)}")
+        print(f"{name}: {summary(side)}")
     print(flush=True)
     incomplete = not all(mine.complete for mine, _ in pairs)
-    return Compared(point, pairs, missed or incomplete)
+    return Compared(point, pairs, scores, incomplete or any(each["missed"] for each in scores))
+
+
+def score(
+    figure: Figure, pairs: list[tuple[Outcome, Outcome]], ratios: list[float], budget: float | None
+) -> dict[str, Any]:
+    """A figure of a comparison, for a file."""
+    low, high = figures.interval(ratios)
+    return {
+        "figure": figure.name,
+        "ours": median(figure.of(mine) for mine, _ in pairs),
+        "theirs": median(figure.of(other) for _, other in pairs),
+        "ratio": median(ratios),
+        "interval": [low, high],
+        "rises": figure.rises,
+        "budget": budget,
+        "missed": figure.missed(ratios, budget),
+    }
 
 
 def ratio(ours: float, theirs: float) -> float:
@@ -255,8 +193,11 @@ def versus(name: str, bench: Bench, load: Load, chosen: argparse.Namespace) -> d
         free: Budgets = [(figure, None) for figure in scenario.figures]
         compared.append(compare(bench, load, tuple(shlex.split(words)), free, chosen.repeats))
     surveyed: dict[Point, list[Outcome]] = {}
-    if chosen.grid:
-        points = list(grid(load))
+    traded: dict[str, Any] = {"missed": False}
+    points = list(grid(load, scenario.batches)) if chosen.grid else []
+    if chosen.grid and scenario.batches:
+        traded = frontier.frontier(bench, load, points[::4] if chosen.quick else points, chosen.repeats)
+    elif chosen.grid:
         surveyed = survey(bench, load, scenario, points[:: len(points) // 2] if chosen.quick else points)
         # Among those that ran more than once: of many single runs the best is the luckiest.
         leaders = [point for point, outcomes in surveyed.items() if len(outcomes) > 1]
@@ -265,10 +206,13 @@ def versus(name: str, bench: Bench, load: Load, chosen: argparse.Namespace) -> d
             led = [(figure, figure.grid) for figure in scenario.figures if best[figure] == point]
             compared.append(compare(bench, load, point, led, chosen.repeats))
     return {
-        "missed": any(each.missed for each in compared),
+        "missed": any(each.missed for each in compared) or traded["missed"],
+        "frontier": traded,
         "compared": [
             {
                 "arguments": bench.arguments(load, each.point),
+                "against": "defaults" if each.point == () else "grid" if each.point in surveyed else "given",
+                "scores": each.scores,
                 "pairs": [[asdict(side) for side in pair] for pair in each.pairs],
             }
             for each in compared
@@ -285,7 +229,7 @@ def arguments() -> argparse.Namespace:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scenario", choices=[*SCENARIOS, "sweep", "idle"])
-    parser.add_argument("--model", default=None, help="path or URI; the default model otherwise")
+    parser.add_argument("--model", default=None, help="path, URI, or shaped:0.5B, :1B, :8B; default: SmolLM2")
     parser.add_argument("--repeats", type=int, default=None, help="pairs of runs, in turn (default: 5; 1 if --quick)")
     parser.add_argument("--grid", action="store_true", help="compare with the best point of a grid too")
     parser.add_argument("--peer", action="append", default=[], help='further settings, as in --peer="-np 16 -kvu"')
@@ -306,15 +250,15 @@ def main() -> int:
         1 where a ratio is beyond its budget with its whole interval, or ours left a request incomplete.
     """
     chosen = arguments()
-    model = resolve(chosen.model)
+    model = model_of(chosen.model)
     print(f"{chosen.scenario}: {model.name}, {LLAMA_CPP_BUILD}, {chosen.threads} threads", flush=True)
     if chosen.scenario == "idle":
         kept = pressure.idle(model, chosen.threads, chosen.repeats, chosen.quick)
     else:
         alone = chosen.scenario == "sweep"
         binary = Path() if alone else chosen.server_binary or peer.build(openmp=chosen.openmp, target=peer.SERVER)
-        bench = Bench(model, binary, chosen.threads)
         scenario = SCENARIOS["oversubscription" if alone else chosen.scenario]
+        bench = Bench(model, binary, chosen.threads, scenario.hold)
         with Engine(model, n_ctx=512, n_parallel=1) as engine:  # only for its vocabulary
             load = scenario.load(Writer(engine.model, SEED), chosen.quick)
         print(load.describe(), flush=True)
