@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from llama_batch import Engine
-from shaped import model_of
+from shaped import source_of
 
 BUDGET = 0.001
 """A thousandth of a core: what the clock itself and a sleeping interpreter take is less."""
@@ -29,8 +29,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=10.0, help="how long to look (default: 10)")
     parser.add_argument("--json", type=Path, default=None, help="write the figure here")
     chosen = parser.parse_args()
-    is_simulated = chosen.model is not None and chosen.model.startswith("sim:")
-    with Engine(chosen.model if is_simulated else model_of(chosen.model), n_ctx=2048) as engine:
+    with Engine(source_of(chosen.model), n_ctx=2048) as engine:
         engine.generate("Once upon a time", max_tokens=8).result()
         time.sleep(1.0)  # what is saved in idle moments is no idling
         cpu, begun = time.process_time(), time.perf_counter()

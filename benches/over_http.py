@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import figures
 from llama_batch import Engine
-from llama_batch.models import resolve
 from llama_server import HOST, LlamaServer
+from shaped import source_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -142,7 +142,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=6, help="pairs of runs, in turn")
     parser.add_argument("--json", type=Path, default=None, help="write all figures here")
     chosen = parser.parse_args()
-    model = chosen.model if (chosen.model or "").startswith("sim:") else str(resolve(chosen.model))
+    model = source_of(chosen.model)
     load = Load(model, chosen.streams, chosen.tokens)
     pairs = figures.interleave(lambda: over_http(load), lambda: in_process(load), chosen.repeats)
     ratios = [http / plain for http, plain in pairs]

@@ -75,6 +75,18 @@ def model_of(name: str | None) -> Path:
     return make(name.removeprefix(SCHEME), shape)
 
 
+def source_of(name: str | None) -> str:
+    """What an engine is given: a file as `model_of` finds it, or `sim:` and what follows as it is.
+
+    Args:
+        name: as of `model_of`, or `sim:` and settings.
+
+    Returns:
+        A path, or `sim:` and settings.
+    """
+    return name if name is not None and name.startswith("sim:") else str(model_of(name))
+
+
 def make(name: str, shape: Shape, vocabulary: Path | None = None, folder: Path = CACHE) -> Path:
     """Make a model, or find it made.
 

@@ -28,7 +28,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llama_batch.models import resolve
 from llama_server import HOST, LlamaServer
 
 PATH = "/v1/completions"
@@ -366,8 +365,10 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=24, help="at the same time; more than run and wait here")
     parser.add_argument("--rss-mb", type=float, default=64.0, help="memory in MiB that the server may take more")
     parser.add_argument("--threads", type=int, default=0, help="that compute; 1 where others want the cores as well")
+    from shaped import source_of  # not where tests import this: it makes models too
+
     chosen = parser.parse_args()
-    model = chosen.model if (chosen.model or "").startswith("sim:") else str(resolve(chosen.model))
+    model = source_of(chosen.model)
     # What is cached in RAM is no leak, and would look like one.
     flags = {"--model": model, "--n-parallel": 4, "--max-queue": 12, "--n-ctx": 8192, "--prompt-cache-ram-mb": 0,
              "--n-threads": chosen.threads, "--log-level": "warning"}  # fmt: skip

@@ -6,17 +6,16 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
+from llama_batch._closing import Closing
 from llama_batch._reading import Reader, reader
 from llama_batch.messages import ChatDelta
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from llama_batch.generation import Generation
     from llama_batch.types import Chunk
 
 
-class Deltas(Iterator[ChatDelta], AsyncIterator[ChatDelta]):
+class Deltas(Closing, Iterator[ChatDelta], AsyncIterator[ChatDelta]):
     """The deltas of an answer, for `for` and `async for`. Made by `Generation.deltas`.
 
     Leaving the loop, or dropping this and the generation, cancels the request.
@@ -75,16 +74,6 @@ class Deltas(Iterator[ChatDelta], AsyncIterator[ChatDelta]):
     async def aclose(self) -> None:
         """Cancel the request."""
         self._generation.cancel()
-
-    def __enter__(self) -> Self:
-        """Leaving cancels the request, if it still runs."""
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Cancel the request, if it still runs."""
-        self.close()
 
     def _feed(self, chunk: Chunk) -> ChatDelta | None:
         known = self._readers.get(chunk.choice)

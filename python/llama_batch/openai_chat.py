@@ -7,13 +7,12 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 from llama_batch import openai_shapes as shapes
+from llama_batch._closing import Closing
 from llama_batch._job import Job
 from llama_batch._unique import Unique
 from llama_batch.errors import LlamaBatchError
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from llama_batch import _core
     from llama_batch.generation import Generation
     from llama_batch.messages import ChatDelta
@@ -50,7 +49,7 @@ class PendingChatCompletion(Job[dict[str, Any]]):
         return outcome if isinstance(outcome, LlamaBatchError) else shapes.chat_completion(self._head, outcome)
 
 
-class ChatCompletionStream(Unique, Iterator[dict[str, Any]], AsyncIterator[dict[str, Any]]):
+class ChatCompletionStream(Unique, Closing, Iterator[dict[str, Any]], AsyncIterator[dict[str, Any]]):
     """The `chat.completion.chunk`s of an answer, for `for` and `async for`.
 
     Each choice begins with a chunk that has its role and ends with one that has its `finish_reason`. An error is raised
@@ -135,16 +134,6 @@ class ChatCompletionStream(Unique, Iterator[dict[str, Any]], AsyncIterator[dict[
     async def aclose(self) -> None:
         """Cancel the request, if it still runs."""
         self._deltas.close()
-
-    def __enter__(self) -> Self:
-        """Leaving cancels the request, if it still runs."""
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Cancel the request, if it still runs."""
-        self.close()
 
     def _add(self, piece: ChatDelta) -> None:
         if piece.choice not in self._begun:

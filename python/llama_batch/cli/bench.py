@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from llama_batch._options import REQUEST_OPTIONS, START_OPTIONS
-from llama_batch.cli.options import Command, Flag, Number, flags_of, given
+from llama_batch.cli.options import Command, Flag, Number, flags_in, flags_of, given
 
 if TYPE_CHECKING:
     from llama_batch.cli.bench_run import Plan
@@ -61,24 +61,10 @@ class _Bench(Command):
         return super().parse_args(ctx, spread)
 
 
-def _flag(*names: str, section: str, **kwargs: Any) -> Flag:
-    return Flag(list(names), section=section, **kwargs)
-
-
-def _asked(*names: str, **kwargs: Any) -> Flag:
-    return _flag(*names, section="What is asked", **kwargs)
-
-
-def _when(*names: str, **kwargs: Any) -> Flag:
-    return _flag(*names, section="When", **kwargs)
-
-
-def _server(*names: str, **kwargs: Any) -> Flag:
-    return _flag(*names, section="Over HTTP", **kwargs)
-
-
-def _result(*names: str, **kwargs: Any) -> Flag:
-    return _flag(*names, section="Result", **kwargs)
+_asked = flags_in("What is asked")
+_when = flags_in("When")
+_server = flags_in("Over HTTP")
+_result = flags_in("Result")
 
 
 def _path(mode: str) -> click.Path:

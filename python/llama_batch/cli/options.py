@@ -60,6 +60,11 @@ class Flag(click.Option):
         return {}
 
 
+def flags_in(section: str) -> Callable[..., Flag]:
+    """What makes flags that the help shows under one heading: of their names, and what `Flag` takes."""
+    return lambda *names, **kwargs: Flag(list(names), section=section, **kwargs)
+
+
 class Command(click.Command):
     """A command whose help shows its flags under headings."""
 

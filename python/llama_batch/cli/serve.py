@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from llama_batch._options import START_OPTIONS
-from llama_batch.cli.options import Command, Flag, Number, flags_of, given
+from llama_batch.cli.options import Command, Flag, Number, flags_in, flags_of, given
 
 if TYPE_CHECKING:
     from llama_batch.server import KeyRing
@@ -23,20 +23,14 @@ _EPILOG = (
 )
 
 
-def _flag(*names: str, section: str, **kwargs: Any) -> Flag:
-    return Flag(list(names), section=section, **kwargs)
-
-
-def _network(*names: str, **kwargs: Any) -> Flag:
-    return _flag(*names, section="Network", **kwargs)
-
-
-def _access(*names: str, **kwargs: Any) -> Flag:
-    return _flag(*names, section="Access", **kwargs)
+_network = flags_in("Network")
+_access = flags_in("Access")
+_limited = flags_in("Limits of a request")
+_log = flags_in("Log")
 
 
 def _limit(*names: str, text: str, default: int) -> Flag:
-    return _flag(*names, section="Limits of a request", metavar="N", type=Number(int, 1), default=default,
+    return _limited(*names, metavar="N", type=Number(int, 1), default=default,
                  help=f"{text} [default: {default}]")  # fmt: skip
 
 
@@ -86,13 +80,13 @@ def _limit(*names: str, text: str, default: int) -> Flag:
         _limit("--max-texts", text="Texts of a request for embeddings at most.", default=2048),
         _limit("--max-schema-bytes", text="Bytes of its schema, grammar or tools at most.", default=64 << 10),
         _limit("--max-stop", text="Stop strings at most.", default=64),
-        _flag("--max-tokens", section="Limits of a request", metavar="TOKENS", type=Number(int, 1),
+        _limited("--max-tokens", metavar="TOKENS", type=Number(int, 1),
               help="Tokens generated for one answer at most. [default: what is left of the context]"),
-        _flag("--log-format", section="Log", type=click.Choice(["json", "text"]), default="json",
+        _log("--log-format", type=click.Choice(["json", "text"]), default="json",
               help="How its lines look. [default: json]"),
-        _flag("--log-level", section="Log", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
+        _log("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
               help="The least of it. [default: info]"),
-        _flag("--log-prompts", section="Log", is_flag=True, help="Log what was asked, too."),
+        _log("--log-prompts", is_flag=True, help="Log what was asked, too."),
     ],
     epilog=_EPILOG,
 )  # fmt: skip

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from llama_batch._closing import Closing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
 
     from llama_batch.engine import Engine
 
 
-class OverEngine:
+class OverEngine(Closing):
     """A class of another project, over an engine."""
 
     engine: Engine
@@ -27,16 +28,6 @@ class OverEngine:
             >>> llm.close()
         """
         self.engine.close()
-
-    def __enter__(self) -> Self:
-        """The model."""
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close the model."""
-        self.close()
 
     def __getattr__(self, name: str) -> Any:
         """Say what to use in the place of what only the original has."""
