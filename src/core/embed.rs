@@ -50,7 +50,7 @@ impl Scheduler {
         let limits = self.limits.embed.filter(|_| !self.embeds.is_empty())?;
         let beside_streams = self.running_ids().any(|id| self.live[&id].is_decoding());
         let most = if beside_streams { BESIDE_STREAMS.min(self.options.chunk_size) } else { u32::MAX };
-        let parts = self.embeds.gather(&limits, limits.n_batch.min(most));
+        let parts = self.embeds.gather(now, &limits, limits.n_batch.min(most));
         for part in &parts {
             self.tell_first_text(now, part.request);
         }

@@ -16,7 +16,7 @@ fn slots_and_queue_take_what_they_hold_and_refuse_one_more_at_once() {
     let engine = ready(bounded(QueueFullPolicy::Raise), Some(&gate));
     let tickets: Vec<_> = (0..3).map(|_| submit(&engine, "prompt", 3)).collect();
     let refused = submit(&engine, "prompt", 3);
-    assert_eq!(end(&refused).end, Err(Error::QueueFull { max_queue: 2 }));
+    assert_eq!(end(&refused).end, Err(queue_full(2)));
     assert_eq!(engine.stats().unwrap().in_flight, 3);
     tickets[2].cancel();
     let late = submit(&engine, "prompt", 3);
