@@ -25,11 +25,8 @@ impl Scheduler {
         for (id, live) in &self.live {
             self.check_live(live);
             let (is_waiting, is_parked) = self.line.holds(&live.turn);
-            let n_places = [
-                is_waiting,
-                is_parked,
-                self.slots.iter().flatten().filter(|other| *other == id).count() == 1,
-            ];
+            let n_places =
+                [is_waiting, is_parked, self.slots.iter().flatten().filter(|other| *other == id).count() == 1];
             assert_eq!(n_places.iter().filter(|there| **there).count(), 1, "request {id} is in one place");
         }
         let n_placed = self.line.n_waiting() + self.line.parked().len() + self.running_ids().count();

@@ -59,16 +59,18 @@ fn p95_ttft(seen: &Seen, ids: impl Fn(u64) -> bool) -> Duration {
 #[test]
 fn one_who_sends_twenty_times_the_others_does_not_slow_them() {
     let run = |n_flood: u64, flood: &str| {
-        let mut sim = Simulation::new(config(4, 8192), unbounded(4));
+        let mut sim = Simulation::new(config(8, 8192), unbounded(8));
         let mut arrivals = Vec::new();
         for i in 0..40 {
             let at_ms = i * 500;
-            arrivals.extend((1..=n_flood).map(|j| (at_ms, own(flood, 100 * i + j, 20, 20))));
-            arrivals.push((at_ms + 20, own("light", 100 * i + 99, 20, 20)));
+            let of_flood = |j: u64| (at_ms + 20 * j, own(flood, 100 * i + j, 10 + j as u32, 5 + (i * j % 31) as u32));
+            arrivals.extend((1..=n_flood).map(of_flood));
+            arrivals.push((at_ms + 470, own("light", 100 * i + 99, 20, 20)));
         }
         p95_ttft(&drive(&mut sim, arrivals), |id| id % 100 == 99)
     };
     let (alone, beside, as_one) = (run(0, "flood"), run(20, "flood"), run(20, "light"));
+    println!("light, p95 of the time to the first token: {alone:?} alone, {beside:?} beside, {as_one:?} in one flow");
     assert!(beside < 8 * alone, "{beside:?} beside the flood, {alone:?} alone");
     assert!(as_one > 100 * alone, "the flood was one: {as_one:?} in one line with it");
 }
@@ -261,9 +263,8 @@ fn told(seen: &mut Seen, flow_of: &BTreeMap<u64, usize>, served: &mut [u64], wai
 }
 
 fn backlogs() -> impl Strategy<Value = Backlogs> {
-    let flow = (1u32..60, 1u32..40).prop_flat_map(|(most_prompt, most_tokens)| {
-        prop::collection::vec((1..=most_prompt, 1..=most_tokens), 1..40)
-    });
+    let flow = (1u32..60, 1u32..40)
+        .prop_flat_map(|(most_prompt, most_tokens)| prop::collection::vec((1..=most_prompt, 1..=most_tokens), 1..40));
     prop::collection::vec(flow, 2..5)
 }
 
