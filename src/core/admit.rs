@@ -6,7 +6,7 @@ use super::ids::{RequestId, SeqId, SlotId, Token};
 use super::prefix::common_prefix;
 use super::request::Request;
 use super::running::{Live, Place};
-use super::scheduler::{Scheduler, SchedulerOptions};
+use super::scheduler::Scheduler;
 use super::sequences::Holder;
 use super::time::Time;
 use super::work::Op;
@@ -44,12 +44,12 @@ impl Scheduler {
 
     /// Whether the queue's bounds leave room for a request.
     pub(super) fn has_room(&self, request: &Request) -> Result<(), Error> {
-        let SchedulerOptions { max_queue, max_queue_per_scope, n_parallel, .. } = self.options;
-        let is_full = |limit: u32, n: u64| limit > 0 && n >= u64::from(limit) + u64::from(n_parallel);
+        let (max_queue, max_queue_per_scope) = (self.options.max_queue, self.options.max_queue_per_scope);
+        let is_full = |limit: u32, n: u64| limit > 0 && n >= u64::from(limit) + u64::from(self.options.n_parallel);
         if is_full(max_queue, self.n_live()) {
             return Err(Error::QueueFull { bound: QueueBound::All, limit: max_queue });
         }
-        let n_in_flow = self.line.n_requests(&request.flow) + self.embeds.n_requests(&request.flow);
+        let n_in_flow = self.line.n_requests(request.flow.as_ref()) + self.embeds.n_requests(request.flow.as_ref());
         if is_full(max_queue_per_scope, n_in_flow.into()) {
             return Err(Error::QueueFull { bound: QueueBound::Scope, limit: max_queue_per_scope });
         }

@@ -65,7 +65,7 @@ impl Embeds {
     }
 
     /// Requests of a flow.
-    pub(super) fn n_requests(&self, flow: &Option<Key>) -> u32 {
+    pub(super) fn n_requests(&self, flow: Option<&Key>) -> u32 {
         self.line.n_requests(flow)
     }
 

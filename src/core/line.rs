@@ -151,8 +151,8 @@ impl Line {
     }
 
     /// Requests of a flow, wherever they are.
-    pub(super) fn n_requests(&self, key: &Option<Key>) -> u32 {
-        self.ids.get(key).map_or(0, |id| self.flows[id.0 as usize].n_requests)
+    pub(super) fn n_requests(&self, key: Option<&Key>) -> u32 {
+        self.ids.get(&key.cloned()).map_or(0, |id| self.flows[id.0 as usize].n_requests)
     }
 
     /// The turn of a request of this priority that came at that time.

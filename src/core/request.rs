@@ -45,7 +45,7 @@ pub struct StopRules {
 /// A request as the core takes it: owned data, every option settled.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Request {
-    /// Ascending, never reused.
+    /// In order of arrival, never reused.
     pub id: RequestId,
     /// The prompt's tokens.
     pub prompt: Arc<[Token]>,

@@ -107,7 +107,6 @@ pub struct Scheduler {
     pub(super) row_cap: Option<u32>,
     pub(super) pressure: Pressure,
     pub(super) n_admitted: u64,
-    pub(super) last_id: Option<RequestId>,
     pub(super) totals: Stats,
     pub(super) events: VecDeque<Event>,
 }
@@ -159,7 +158,6 @@ impl Scheduler {
             row_cap: None,
             pressure: Pressure::default(),
             n_admitted: 0,
-            last_id: None,
             totals: Stats::default(),
             events: VecDeque::new(),
         }
@@ -173,11 +171,10 @@ impl Scheduler {
     /// [`Error::QueueFull`]. The request is then unknown to the scheduler.
     ///
     /// # Panics
-    /// When ids do not ascend.
+    /// When a request is submitted twice.
     pub fn submit(&mut self, now: Time, request: Request) -> Result<(), Error> {
         let id = request.id;
-        assert!(self.last_id.is_none_or(|last| last < id), "request ids ascend");
-        self.last_id = Some(id);
+        assert!(!self.live.contains_key(&id) && !self.embeds.has(id), "request {id} is submitted once");
         let embed = match &request.embed {
             Some(embed) => Some(self.embeddable(embed)?),
             None => self.admissible(&request).map(|()| None)?,

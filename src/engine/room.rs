@@ -66,19 +66,19 @@ impl Room {
             return None;
         }
         let bounds = self.bounds(key);
-        let never = bounds.iter().flatten().find(|bound| n > bound.most).map(|Bound { bound, most, .. }| {
-            let option = bound.option();
+        let never = bounds.iter().flatten().find(|bound| n > bound.most).map(|bound| {
+            let (most, option) = (bound.most, bound.which.option());
             Error::Option(format!("n={n}: at most {most} answers run and wait here (n_parallel + {option})"))
         });
         never.or_else(|| {
             let full = bounds.iter().flatten().find(|bound| bound.n.saturating_add(n) > bound.most);
-            full.map(|full| Error::QueueFull { bound: full.bound, limit: full.limit })
+            full.map(|full| Error::QueueFull { bound: full.which, limit: full.limit })
         })
     }
 
     fn bounds(&self, key: &ScopeKey) -> [Option<Bound>; 2] {
-        let bound = |bound, limit: u32, n| {
-            (limit > 0).then(|| Bound { bound, limit, most: self.n_parallel.saturating_add(limit), n })
+        let bound = |which, limit: u32, n| {
+            (limit > 0).then(|| Bound { which, limit, most: self.n_parallel.saturating_add(limit), n })
         };
         let n_in_scope = self.scopes.get(key).map_or(0, |scope| scope.n_in_flight);
         [
@@ -173,7 +173,7 @@ impl Room {
 
 /// One of the bounds.
 struct Bound {
-    bound: QueueBound,
+    which: QueueBound,
     /// What its option says.
     limit: u32,
     /// Requests that may run and wait.

@@ -70,7 +70,6 @@ fn one_who_sends_twenty_times_the_others_does_not_slow_them() {
         p95_ttft(&drive(&mut sim, arrivals), |id| id % 100 == 99)
     };
     let (alone, beside, as_one) = (run(0, "flood"), run(20, "flood"), run(20, "light"));
-    println!("light, p95 of the time to the first token: {alone:?} alone, {beside:?} beside, {as_one:?} in one flow");
     assert!(beside < 8 * alone, "{beside:?} beside the flood, {alone:?} alone");
     assert!(as_one > 100 * alone, "the flood was one: {as_one:?} in one line with it");
 }

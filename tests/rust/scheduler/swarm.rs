@@ -95,12 +95,8 @@ fn happening() -> impl Strategy<Value = Happening> {
 }
 
 fn world() -> impl Strategy<Value = (SimConfig, SchedulerOptions)> {
-    let memory = prop::sample::select(vec![
-        MemoryKind::Full,
-        MemoryKind::Recurrent,
-        MemoryKind::Hybrid,
-        MemoryKind::SlidingWindow(16),
-    ]);
+    use MemoryKind::{Full, Hybrid, Recurrent, SlidingWindow};
+    let memory = prop::sample::select(vec![Full, Recurrent, Hybrid, SlidingWindow(16)]);
     let strategy = prop::sample::select(vec![
         BatchStrategy::DecodeMaximal,
         BatchStrategy::PrefillPriority,
