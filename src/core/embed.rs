@@ -84,7 +84,7 @@ impl Scheduler {
             EmbedStatus::Done(vectors) => self.texts_done(now, parts, vectors, outcome.eval),
             EmbedStatus::Failed { code, reason } => self.texts_failed(now, parts, &requests, code, &reason),
             EmbedStatus::Refused(error) => {
-                self.embeds.give_back(parts);
+                self.embeds.give_back(now, parts);
                 for id in &requests {
                     self.end_embed(now, *id, Err(error.clone()));
                 }
@@ -160,7 +160,7 @@ impl Scheduler {
         reason: &str,
     ) {
         const ABORTED: i32 = 2;
-        self.embeds.give_back(parts);
+        self.embeds.give_back(now, parts);
         if code == ABORTED {
             return;
         }

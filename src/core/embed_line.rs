@@ -105,17 +105,17 @@ impl Embeds {
             doomed: None,
         };
         self.jobs.insert(id, job);
-        self.line_up(id);
+        self.line_up(now, id);
     }
 
     /// Put a request at the end of its line, if it has texts for another turn; else out of it.
-    fn line_up(&mut self, id: RequestId) {
+    fn line_up(&mut self, now: Time, id: RequestId) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         if job.pending.is_empty() {
             return self.line.remove(job.turn);
         }
         self.n_turns += 1;
-        job.turn = self.line.again(job.turn, self.n_turns);
+        job.turn = self.line.again(now, job.turn, self.n_turns);
     }
 
     pub(super) fn remove(&mut self, id: RequestId) -> Option<Job> {
@@ -150,7 +150,7 @@ impl Embeds {
             }
             parts.extend(self.part(id, index, 0, if limits.in_parts { n_left } else { n_text }));
             self.line.serve(turn.flow, n_text.into());
-            self.line_up(id);
+            self.line_up(now, id);
             n_left = n_left.saturating_sub(n_text);
         }
         parts
@@ -168,13 +168,13 @@ impl Embeds {
     }
 
     /// A pass failed: its texts are computed again, from their beginnings.
-    pub(super) fn give_back(&mut self, parts: &[EmbedPart]) {
+    pub(super) fn give_back(&mut self, now: Time, parts: &[EmbedPart]) {
         self.begun = None;
         for part in parts.iter().rev() {
             if let Some(job) = self.jobs.get_mut(&part.request) {
                 job.pending.push_front(part.index);
             }
-            self.line_up(part.request);
+            self.line_up(now, part.request);
         }
     }
 

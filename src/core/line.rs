@@ -205,9 +205,9 @@ impl Line {
         self.forget();
     }
 
-    /// Somebody goes to the end of those of its level in its flow.
-    pub(super) fn again(&mut self, turn: Turn, round: u64) -> Turn {
-        let next = Turn { round, ..turn };
+    /// Who had a turn wants another: it is behind those of its flow who have waited for theirs.
+    pub(super) fn again(&mut self, now: Time, turn: Turn, round: u64) -> Turn {
+        let next = Turn { level: self.level(turn.priority, now), round, ..turn };
         // In this order, so that its flow does not begin to wait.
         self.wait(next);
         self.remove(turn);

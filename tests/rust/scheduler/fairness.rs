@@ -244,6 +244,22 @@ fn one_with_many_texts_in_many_requests_keeps_nobody_waiting() {
     assert_eq!(seen.ends.len(), 11);
 }
 
+#[test]
+fn one_with_many_texts_does_not_hold_up_who_comes_much_later() {
+    let mut sim = Simulation::new(SimConfig { n_embd: 8, n_batch: 64, ..config(1, 512) }, unbounded(1));
+    let texts = |id: u64, n: u64| (0..n).map(|i| tokens(id * 100 + i, 30)).collect();
+    sim.submit(embedding(1, texts(1, 100))).expect("room");
+    assert!(sim.step());
+    sim.advance(Duration::from_secs(30));
+    sim.submit(embedding(2, texts(2, 1))).expect("room");
+    let mut seen = Seen::default();
+    while !seen.ends.contains_key(&2) {
+        assert!(sim.step());
+        seen.take(&mut sim);
+    }
+    assert!(sim.stats().n_embedded_texts < 10, "{} texts were done by then", sim.stats().n_embedded_texts);
+}
+
 /// Requests of each flow: tokens of the prompt, and to generate.
 type Backlogs = Vec<Vec<(u32, u32)>>;
 
