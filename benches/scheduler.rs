@@ -7,8 +7,11 @@
 use criterion::{Criterion, criterion_group, criterion_main};
 use llama_batch::backend::Backend;
 use llama_batch::backend::sim::{SimBackend, SimConfig};
-use llama_batch::core::{Mode, Outcome, PrefixIndex, Request, RequestId, Scheduler, SchedulerOptions, Time, Work};
-use llama_batch::options::{RequestOptions, StartOptions};
+use llama_batch::core::{
+    Event, Mode, Outcome, PrefixIndex, Request, RequestId, Scheduler, SchedulerOptions, Time, Work,
+};
+use llama_batch::options::{Key, RequestOptions, StartOptions};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -37,8 +40,9 @@ fn tick(scheduler: &mut Scheduler, backend: &mut SimBackend) -> bool {
     is_pass
 }
 
-/// A scheduler in the middle of its work: `n_running` decode, `n_cached` prefixes are kept, `n_queued` wait.
-fn busy(n_running: u32, n_cached: u32, n_queued: u64) -> (Scheduler, SimBackend, u64) {
+/// A scheduler in the middle of its work: `n_running` decode, `n_cached` prefixes are kept, `n_queued` wait, in so many
+/// flows.
+fn busy(n_running: u32, n_cached: u32, n_queued: u64, n_flows: u64) -> (Scheduler, SimBackend, u64) {
     let mut backend =
         SimBackend::new(SimConfig { n_ctx: 1 << 20, n_parallel: n_running, n_batch: 2048, ..SimConfig::default() });
     let options = StartOptions { n_parallel: n_running, max_queue: 0, chunk_size: 2048, ..StartOptions::default() };
@@ -46,7 +50,11 @@ fn busy(n_running: u32, n_cached: u32, n_queued: u64) -> (Scheduler, SimBackend,
     let mut id = 0;
     let mut submit = |scheduler: &mut Scheduler, n_prompt, max_tokens| {
         id += 1;
-        scheduler.submit(Time(0), request(id, n_prompt, max_tokens)).expect("there is room");
+        let flow = Some(Key((id % n_flows).to_string()));
+        // Without a cache nobody awaits a prefix.
+        let cache_prompt = n_cached > 0;
+        let new = Request { flow, cache_prompt, ..request(id, n_prompt, max_tokens) };
+        scheduler.submit(Time(0), new).expect("there is room");
     };
     for _ in 0..n_cached {
         submit(&mut scheduler, 2000, 1);
@@ -68,13 +76,16 @@ const N_TICKS: u64 = 2048;
 
 fn ticks(c: &mut Criterion) {
     let mut group = c.benchmark_group("tick");
-    for (n_running, n_cached, n_queued) in [(4, 0, 0), (16, 64, 100), (64, 180, 10_000)] {
-        group.bench_function(format!("{n_running} running, {n_cached} cached, {n_queued} queued"), |b| {
+    for (n_running, n_cached, n_queued, n_flows) in
+        [(4, 0, 0, 1), (16, 64, 100, 1), (64, 180, 10_000, 1), (64, 180, 10_000, 5000)]
+    {
+        let name = format!("{n_running} running, {n_cached} cached, {n_queued} queued in {n_flows} flows");
+        group.bench_function(name, |b| {
             b.iter_custom(|n| {
                 (0..n)
                     .step_by(N_TICKS as usize)
                     .map(|at| {
-                        let (mut scheduler, mut backend, _) = busy(n_running, n_cached, n_queued);
+                        let (mut scheduler, mut backend, _) = busy(n_running, n_cached, n_queued, n_flows);
                         let began = Instant::now();
                         for _ in at..n.min(at + N_TICKS) {
                             assert!(tick(&mut scheduler, &mut backend), "every tick computes");
@@ -91,13 +102,46 @@ fn ticks(c: &mut Criterion) {
 }
 
 fn arrivals(c: &mut Criterion) {
-    let (mut scheduler, _, mut id) = busy(64, 180, 10_000);
+    let (mut scheduler, _, mut id) = busy(64, 180, 10_000, 5000);
     c.bench_function("submit and cancel beside 10,000 queued", |b| {
         b.iter(|| {
             id += 1;
             scheduler.submit(Time(2), request(id, 100, 10)).expect("there is room");
             scheduler.cancel(Time(2), RequestId(id));
             while scheduler.poll_event().is_some() {}
+        });
+    });
+}
+
+/// A request ends and another gets its slot, of a flow that was served least.
+fn admissions(c: &mut Criterion) {
+    let (mut scheduler, mut backend, mut id) = busy(64, 0, 10_000, 5000);
+    let mut running: VecDeque<RequestId> = (1..=64).map(RequestId).collect();
+    c.bench_function("give a slot to one of 10,000 queued in 5000 flows", |b| {
+        b.iter(|| {
+            id += 1;
+            let new = Request {
+                flow: Some(Key((id % 5000).to_string())),
+                cache_prompt: false,
+                ..request(id, 100, 1_000_000)
+            };
+            scheduler.submit(Time(2), new).expect("there is room");
+            scheduler.cancel(Time(2), running.pop_front().expect("somebody runs"));
+            while scheduler.stats().active_slots < 64 {
+                let work = scheduler.plan(Time(2)).expect("there is something to do");
+                let outcome = match &work {
+                    Work::Prepare(ops) => Outcome::Prepare(backend.prepare(ops)),
+                    Work::Decode(_) | Work::Embed(_) | Work::Strategy(_) => {
+                        panic!("a slot is given before the next pass")
+                    }
+                };
+                scheduler.apply(Time(2), work, outcome);
+            }
+            while let Some(event) = scheduler.poll_event() {
+                if let Event::Started { request, .. } = event {
+                    running.push_back(request);
+                }
+            }
         });
     });
 }
@@ -141,5 +185,5 @@ fn prefixes(c: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, ticks, arrivals, prefixes);
+criterion_group!(benches, ticks, arrivals, admissions, prefixes);
 criterion_main!(benches);

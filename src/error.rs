@@ -49,6 +49,33 @@ impl TextBound {
     }
 }
 
+/// Which of the queue's two bounds is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum QueueBound {
+    /// `max_queue`: of all requests.
+    All,
+    /// `max_queue_per_scope`: of those that are served together.
+    Scope,
+}
+
+impl QueueBound {
+    /// The name of the option that set it.
+    pub const fn option(self) -> &'static str {
+        match self {
+            Self::All => "max_queue",
+            Self::Scope => "max_queue_per_scope",
+        }
+    }
+
+    /// Whose requests it counts, in words.
+    const fn whose(self) -> &'static str {
+        match self {
+            Self::All => "",
+            Self::Scope => " of this scope",
+        }
+    }
+}
+
 /// An error that reaches the caller.
 #[derive(Clone, Debug, PartialEq, thiserror::Error, Serialize, Deserialize)]
 pub enum Error {
@@ -73,14 +100,17 @@ pub enum Error {
     /// The engine thread panicked: a bug of ours. The text is the panic's.
     #[error("the engine crashed: {0}")]
     EngineCrashed(String),
-    /// As many requests wait for a slot as `max_queue` allows.
+    /// As many requests wait for a slot as one of the queue's bounds allows.
     #[error(
-        "the queue is full: {max_queue} requests wait for a slot (max_queue); map sends prompts as there is room, and \
-         queue_full=\"wait\" waits for it"
+        "the queue is full: {limit} requests{} wait for a slot ({}); map sends prompts as there is room, and \
+         queue_full=\"wait\" waits for it",
+        bound.whose(), bound.option()
     )]
     QueueFull {
-        /// The bound. Unit: requests.
-        max_queue: u32,
+        /// Which bound.
+        bound: QueueBound,
+        /// Its value. Unit: requests.
+        limit: u32,
     },
     /// One of the request's time limits ran out.
     #[error("the request ran out of time: {} of {limit_s} s", kind.option())]

@@ -125,25 +125,31 @@ class EngineCrashedError(LlamaBatchError):
 
 
 class QueueFullError(LlamaBatchError):
-    """As many requests wait for a slot as `max_queue` allows.
+    """As many requests wait for a slot as the engine allows.
 
     Attributes:
-        max_queue: the bound. Unit: requests.
+        option: the bound that is reached: `"max_queue"`, or `"max_queue_per_scope"`, beside which other scopes may
+            have room.
+        limit: its value. Unit: requests.
     """
 
     code = "queue_full"
     retryable = True
 
-    def __init__(self, message: str = "", *, request_id: int | None = None, max_queue: int = 0) -> None:
+    def __init__(
+        self, message: str = "", *, request_id: int | None = None, option: str = "max_queue", limit: int = 0
+    ) -> None:
         """Make an error.
 
         Args:
             message: what went wrong, for people.
             request_id: the request that was refused.
-            max_queue: the bound. Unit: requests.
+            option: the bound that is reached.
+            limit: its value. Unit: requests.
         """
         super().__init__(message, request_id=request_id)
-        self.max_queue = max_queue
+        self.option = option
+        self.limit = limit
 
 
 class RequestTimeoutError(LlamaBatchError, TimeoutError):

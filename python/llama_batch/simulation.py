@@ -90,7 +90,7 @@ class Simulation:
             EmptyPromptError: there are no tokens.
             PromptError: a token id is out of range.
             ContextFullError: the prompt can never fit.
-            QueueFullError: as many requests wait as `max_queue` allows.
+            QueueFullError: as many requests wait as `max_queue`, or `max_queue_per_scope`, allows.
         """
         return self._inner.submit(prompt, dict(options))
 

@@ -10,7 +10,7 @@ use super::scheduler::Scheduler;
 use super::sequences::Holder;
 use super::time::Time;
 use super::work::Op;
-use crate::error::Error;
+use crate::error::{Error, QueueBound};
 
 /// Cells kept for the next tokens of each running request, so that who comes in is not parked again at once.
 const HEADROOM: u32 = 32;
@@ -42,17 +42,22 @@ impl Scheduler {
         }
     }
 
-    /// Whether the queue's bound leaves room.
-    pub(super) fn has_room(&self) -> Result<(), Error> {
-        let max_queue = self.options.max_queue;
-        if max_queue > 0 && self.n_live() >= u64::from(max_queue) + u64::from(self.options.n_parallel) {
-            return Err(Error::QueueFull { max_queue });
+    /// Whether the queue's bounds leave room for a request.
+    pub(super) fn has_room(&self, request: &Request) -> Result<(), Error> {
+        let (max_queue, max_queue_per_scope) = (self.options.max_queue, self.options.max_queue_per_scope);
+        let is_full = |limit: u32, n: u64| limit > 0 && n >= u64::from(limit) + u64::from(self.options.n_parallel);
+        if is_full(max_queue, self.n_live()) {
+            return Err(Error::QueueFull { bound: QueueBound::All, limit: max_queue });
+        }
+        let n_in_flow = self.line.n_requests(request.flow.as_ref()) + self.embeds.n_requests(request.flow.as_ref());
+        if is_full(max_queue_per_scope, n_in_flow.into()) {
+            return Err(Error::QueueFull { bound: QueueBound::Scope, limit: max_queue_per_scope });
         }
         Ok(())
     }
 
-    /// Give free slots by priority: to those who were parked, then to those who wait, each in order of arrival. Nobody
-    /// overtakes: a request that does not fit yet keeps those behind it waiting, or a stream of small ones would starve it.
+    /// Give free slots to those whose turn it is (`line.rs`). Nobody overtakes: a request that does not fit yet keeps those
+    /// behind it waiting, or a stream of small ones would starve it. Its flow, which is served nothing meanwhile, stays first.
     ///
     /// While room is being made for those who run, nobody comes in: who was just parked would take the room at once.
     pub(super) fn admit(&mut self, now: Time) {
@@ -60,7 +65,7 @@ impl Scheduler {
             return;
         }
         while let Some(slot) = self.free_slot() {
-            let Some(id) = self.next_in_line() else { return };
+            let Some(id) = self.line.next(now).map(|turn| turn.id) else { return };
             let prefix = self.prefix_for(id);
             if !self.fits(id, prefix) || self.load_from_disk(now, id, prefix.len()) {
                 return;
@@ -69,12 +74,17 @@ impl Scheduler {
         }
     }
 
-    pub(super) fn next_in_line(&self) -> Option<RequestId> {
-        match (self.parked.first(), self.waiting.first()) {
-            (Some((parked, _)), Some((waiting, id))) if waiting < parked => Some(*id),
-            (Some((_, id)), _) | (None, Some((_, id))) => Some(*id),
-            (None, None) => None,
-        }
+    /// Who gives up its cells where they run short, and whether it is alone: of the least urgent who run, and there of the
+    /// flow that has most of them, the one that was admitted last. So the oldest of the most urgent always advances.
+    pub(super) fn who_yields(&self) -> Option<(RequestId, bool)> {
+        // Who awaits another's prefix holds no cells.
+        let holders: Vec<&Live> =
+            self.running_ids().map(|id| &self.live[&id]).filter(|live| live.awaits.is_none()).collect();
+        let least_urgent = holders.iter().map(|live| live.request.priority).max()?;
+        let among = || holders.iter().filter(|live| live.request.priority == least_urgent);
+        let n_of_flow = |live: &Live| among().filter(|other| other.turn.flow == live.turn.flow).count();
+        let victim = among().max_by_key(|live| (n_of_flow(live), live.admitted_no))?;
+        Some((victim.request.id, holders.len() == 1))
     }
 
     /// Whether the cells of a request, and those that the running ones will need soon, can be had by evicting nothing
@@ -96,9 +106,6 @@ impl Scheduler {
         let seq = self.take_sequence(prefix);
         self.sequences.hold(seq, &self.live[&id].request);
         self.slots[slot.0 as usize] = Some(id);
-        let turn = self.live[&id].turn();
-        self.waiting.remove(&turn);
-        self.parked.remove(&turn);
         self.n_admitted += 1;
         let n_admitted = self.n_admitted;
         let live = self.live.get_mut(&id).expect("who is in line is alive");
@@ -112,13 +119,19 @@ impl Scheduler {
             });
         }
         match live.place {
-            Place::Parked { since } => live.parked_for = Some(now - since),
+            Place::Parked { since } => {
+                live.parked_for = Some(now - since);
+                // What it computes again is not its flow's fault: nothing is charged.
+            }
             Place::Waiting => {
                 live.started_at = Some(now);
                 live.admitted_no = n_admitted;
+                live.n_prepaid = live.n_tokens() - prefix.len();
+                self.line.serve(live.turn.flow, live.n_prepaid.into());
             }
             Place::Running { .. } => panic!("request {id} is started twice"),
         }
+        self.line.remove(live.turn);
         live.place = Place::Running { slot, seq };
         live.last_seq = Some(seq);
         match prefix {

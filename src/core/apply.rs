@@ -2,6 +2,7 @@
 
 use super::event::{Event, FinishReason, PrefixSource, PressureReason, StopCause};
 use super::ids::{RequestId, SeqId};
+use super::line::GENERATED;
 use super::running::Place;
 use super::scheduler::{Pressure, Scheduler};
 use super::sequences::Holder;
@@ -175,6 +176,7 @@ impl Scheduler {
             } else {
                 first_prompt = first_prompt.min(live.admitted_no);
                 live.n_prefilled += n_rows;
+                live.n_prepaid = live.n_prepaid.saturating_sub(n_rows);
                 self.totals.n_prefill_tokens += u64::from(n_rows);
             }
             live.n_computed += n_rows;
@@ -246,6 +248,7 @@ impl Scheduler {
         live.tokens.push(drawn.token);
         live.told.extend(drawn.told.map(|told| *told));
         self.totals.n_generated_tokens += 1;
+        self.line.charge(live.turn.flow, GENERATED);
         let may_stop = live.n_generated() > live.request.sampling.min_tokens;
         let (piece, stopped) = live.output.push(&live.request.stop, may_stop, drawn.token, &drawn.piece);
         if let Some((text, tokens)) = piece {

@@ -143,17 +143,12 @@ impl Scheduler {
         self.totals.n_evicted += 1;
     }
 
-    /// No cell is left for the running requests: of the least urgent ones who came last gives up its own. One that is
-    /// alone has filled its context.
+    /// No cell is left for the running requests: one gives up its own. One that is alone has filled its context.
     pub(super) fn yield_one(&mut self, now: Time) {
-        // Who awaits another's prefix holds none.
-        let holders = || self.running_ids().filter(|id| self.live[id].awaits.is_none());
-        let latest = holders().max_by_key(|id| (self.live[id].request.priority, self.live[id].admitted_no));
-        let Some(id) = latest else { return };
-        if holders().count() > 1 {
-            self.park(now, id);
-        } else {
-            self.finish(now, id, Ok(FinishReason::ContextFull));
+        match self.who_yields() {
+            Some((id, true)) => self.finish(now, id, Ok(FinishReason::ContextFull)),
+            Some((id, false)) => self.park(now, id),
+            None => {}
         }
     }
 
@@ -168,9 +163,9 @@ impl Scheduler {
         live.place = Place::Parked { since: now };
         live.n_computed = 0;
         live.awaits = None;
-        let (n_tokens, turn) = (live.n_tokens(), live.turn());
+        let (n_tokens, turn) = (live.n_tokens(), live.turn);
         self.slots[slot.0 as usize] = None;
-        self.parked.insert(turn);
+        self.line.park(turn);
         self.sequences.release(seq);
         self.ops.push(Op::Remove(seq));
         self.pressure.n_parked += 1;

@@ -24,15 +24,14 @@ impl Scheduler {
         self.sequences.check();
         for (id, live) in &self.live {
             self.check_live(live);
-            let n_places = [
-                self.waiting.contains(&live.turn()),
-                self.parked.contains(&live.turn()),
-                self.slots.iter().flatten().filter(|other| *other == id).count() == 1,
-            ];
+            let (is_waiting, is_parked) = self.line.holds(&live.turn);
+            let n_places =
+                [is_waiting, is_parked, self.slots.iter().flatten().filter(|other| *other == id).count() == 1];
             assert_eq!(n_places.iter().filter(|there| **there).count(), 1, "request {id} is in one place");
         }
-        let n_placed = self.waiting.len() + self.parked.len() + self.running_ids().count();
+        let n_placed = self.line.n_waiting() + self.line.parked().len() + self.running_ids().count();
         assert_eq!(n_placed, self.live.len(), "every place holds a live request");
+        self.line.check(self.live.len());
         self.check_sequences();
         if !self.in_flight {
             self.embeds.check();
@@ -98,16 +97,11 @@ impl Scheduler {
     /// A parked request never waits for itself. That a plan which finds nothing to do leaves nobody waiting is asserted
     /// in `plan`, after every one.
     fn check_liveness(&self) {
-        if self.free_slot().is_some()
-            && let Some(id) = self.next_in_line()
-        {
+        let nobody_runs = self.running_ids().next().is_none() && !self.is_pending();
+        if nobody_runs && self.line.n_waiting() == 0 && self.line.parked().len() > 0 {
             // Who was given more from the disk just now gets its slot next.
-            let live = &self.live[&id];
-            let comes = live.started_at.is_none() || live.loaded_at.is_some();
-            assert!(
-                comes || self.is_pending() || self.running_ids().next().is_some(),
-                "a parked request waits although nobody runs"
-            );
+            let comes = self.line.parked().any(|id| self.live[&id].loaded_at.is_some());
+            assert!(comes, "a parked request waits although nobody runs");
         }
     }
 }

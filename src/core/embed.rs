@@ -50,7 +50,7 @@ impl Scheduler {
         let limits = self.limits.embed.filter(|_| !self.embeds.is_empty())?;
         let beside_streams = self.running_ids().any(|id| self.live[&id].is_decoding());
         let most = if beside_streams { BESIDE_STREAMS.min(self.options.chunk_size) } else { u32::MAX };
-        let parts = self.embeds.gather(&limits, limits.n_batch.min(most));
+        let parts = self.embeds.gather(now, &limits, limits.n_batch.min(most));
         for part in &parts {
             self.tell_first_text(now, part.request);
         }
@@ -84,7 +84,7 @@ impl Scheduler {
             EmbedStatus::Done(vectors) => self.texts_done(now, parts, vectors, outcome.eval),
             EmbedStatus::Failed { code, reason } => self.texts_failed(now, parts, &requests, code, &reason),
             EmbedStatus::Refused(error) => {
-                self.embeds.give_back(parts);
+                self.embeds.give_back(now, parts);
                 for id in &requests {
                     self.end_embed(now, *id, Err(error.clone()));
                 }
@@ -160,7 +160,7 @@ impl Scheduler {
         reason: &str,
     ) {
         const ABORTED: i32 = 2;
-        self.embeds.give_back(parts);
+        self.embeds.give_back(now, parts);
         if code == ABORTED {
             return;
         }

@@ -1,16 +1,16 @@
-//! The line of those who want embeddings: by priority, and equal ones take turns text by text, so that who has thousands of
-//! texts keeps nobody waiting who has one.
+//! The line of those who want embeddings: as for slots, and those of one flow take turns text by text, so that who has
+//! thousands of texts keeps nobody waiting who has one.
 
 use super::ids::RequestId;
+use super::line::{Line, Turn};
 use super::request::Request;
 use super::running::End;
 use super::time::Time;
 use super::vectors::{Embed, EmbedLimits, EmbedPart};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use crate::options::Key;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-
-/// Whose turn it is: by priority, then by a number that is drawn anew for each text.
-type Turn = (i32, u64, RequestId);
+use std::time::Duration;
 
 /// One request for embeddings.
 #[derive(Debug)]
@@ -19,7 +19,8 @@ pub(super) struct Job {
     pub(super) embed: Embed,
     pub(super) submitted_at: Time,
     pub(super) started_at: Option<Time>,
-    turn: u64,
+    /// Its place in the line.
+    turn: Turn,
     /// Texts that are not in a pass, nor begun, nor done.
     pending: VecDeque<u32>,
     /// What there is; empty for those that are not done.
@@ -43,11 +44,11 @@ pub(super) struct Begun {
 }
 
 /// All requests for embeddings.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Embeds {
     pub(super) jobs: BTreeMap<RequestId, Job>,
     /// Those that have pending texts.
-    line: BTreeSet<Turn>,
+    line: Line,
     n_turns: u64,
     pub(super) begun: Option<Begun>,
     /// Whether a pass has one text: one failed, and nobody knows by whose fault.
@@ -57,6 +58,17 @@ pub(super) struct Embeds {
 }
 
 impl Embeds {
+    /// None yet; they gain a level of priority in so much time.
+    pub(super) fn new(aging: Duration) -> Self {
+        let line = Line::new(aging);
+        Self { jobs: BTreeMap::new(), line, n_turns: 0, begun: None, is_wary: false, is_next: false }
+    }
+
+    /// Requests of a flow.
+    pub(super) fn n_requests(&self, flow: Option<&Key>) -> u32 {
+        self.line.n_requests(flow)
+    }
+
     pub(super) fn len(&self) -> usize {
         self.jobs.len()
     }
@@ -76,12 +88,14 @@ impl Embeds {
 
     pub(super) fn take_in(&mut self, now: Time, request: Request, embed: Embed) {
         let (id, n_texts) = (request.id, embed.texts.len());
+        let flow = self.line.join(request.flow.as_ref());
+        let turn = self.line.turn(flow, id, request.priority, now);
         let job = Job {
             request,
             embed,
             submitted_at: now,
             started_at: None,
-            turn: 0,
+            turn,
             pending: (0..n_texts as u32).collect(),
             vectors: vec![Vec::new(); n_texts],
             n_done: 0,
@@ -91,30 +105,29 @@ impl Embeds {
             doomed: None,
         };
         self.jobs.insert(id, job);
-        self.line_up(id);
+        self.line_up(now, id);
     }
 
     /// Put a request at the end of its line, if it has texts for another turn; else out of it.
-    fn line_up(&mut self, id: RequestId) {
+    fn line_up(&mut self, now: Time, id: RequestId) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        self.line.remove(&(job.request.priority, job.turn, id));
         if job.pending.is_empty() {
-            return;
+            return self.line.remove(job.turn);
         }
         self.n_turns += 1;
-        job.turn = self.n_turns;
-        self.line.insert((job.request.priority, job.turn, id));
+        job.turn = self.line.again(now, job.turn, self.n_turns);
     }
 
     pub(super) fn remove(&mut self, id: RequestId) -> Option<Job> {
         let job = self.jobs.remove(&id)?;
-        self.line.remove(&(job.request.priority, job.turn, id));
+        self.line.remove(job.turn);
+        self.line.leave(job.turn.flow);
         self.begun = self.begun.filter(|begun| begun.request != id);
         Some(job)
     }
 
     /// The parts of the next pass, of at most so many rows; more only where one text must be read whole.
-    pub(super) fn gather(&mut self, limits: &EmbedLimits, n_rows: u32) -> Vec<EmbedPart> {
+    pub(super) fn gather(&mut self, now: Time, limits: &EmbedLimits, n_rows: u32) -> Vec<EmbedPart> {
         if let Some(begun) = self.begun {
             return self.part(begun.request, begun.index, begun.n_done, n_rows).into_iter().collect();
         }
@@ -122,8 +135,9 @@ impl Embeds {
         let (mut parts, mut n_left) = (Vec::new(), n_rows);
         while parts.len() < most
             && n_left > 0
-            && let Some((.., id)) = self.line.first().copied()
+            && let Some(turn) = self.line.next(now)
         {
+            let id = turn.id;
             let job = self.jobs.get_mut(&id).expect("who is in line is alive");
             let index = *job.pending.front().expect("who is in line has a text");
             let n_text = job.embed.texts[index as usize].len() as u32;
@@ -135,7 +149,8 @@ impl Embeds {
                 self.begun = Some(Begun { request: id, index, n_done: 0 });
             }
             parts.extend(self.part(id, index, 0, if limits.in_parts { n_left } else { n_text }));
-            self.line_up(id);
+            self.line.serve(turn.flow, n_text.into());
+            self.line_up(now, id);
             n_left = n_left.saturating_sub(n_text);
         }
         parts
@@ -153,13 +168,13 @@ impl Embeds {
     }
 
     /// A pass failed: its texts are computed again, from their beginnings.
-    pub(super) fn give_back(&mut self, parts: &[EmbedPart]) {
+    pub(super) fn give_back(&mut self, now: Time, parts: &[EmbedPart]) {
         self.begun = None;
         for part in parts.iter().rev() {
             if let Some(job) = self.jobs.get_mut(&part.request) {
                 job.pending.push_front(part.index);
             }
-            self.line_up(part.request);
+            self.line_up(now, part.request);
         }
     }
 
@@ -175,10 +190,12 @@ impl Embeds {
             assert_eq!(job.vectors.iter().filter(|vector| !vector.is_empty()).count(), job.n_done);
             assert!(n_open > 0, "request {id} has ended");
             assert!(job.n_in_pass == 0 && job.doomed.is_none(), "request {id} is in no pass");
-            let is_in_line = self.line.contains(&(job.request.priority, job.turn, *id));
+            let (is_in_line, _) = self.line.holds(&job.turn);
             assert_eq!(is_in_line, !job.pending.is_empty(), "who has pending texts is in line");
         }
-        assert!(self.line.iter().all(|(.., id)| self.has(*id)), "who is in line is alive");
+        self.line.check(self.jobs.len());
+        let n_pending = self.jobs.values().filter(|job| !job.pending.is_empty()).count();
+        assert_eq!(self.line.n_waiting(), n_pending, "who is in line is alive");
         assert!(self.begun.is_none_or(|begun| self.has(begun.request)), "whose text is begun is alive");
     }
 }

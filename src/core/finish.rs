@@ -17,8 +17,9 @@ impl Scheduler {
             self.hand_over(now, id);
         }
         let Some(live) = self.live.remove(&id) else { return };
-        self.waiting.remove(&live.turn());
-        self.parked.remove(&live.turn());
+        self.line.remove(live.turn);
+        self.line.refund(live.turn.flow, u64::from(live.n_prepaid));
+        self.line.leave(live.turn.flow);
         self.starting.retain(|other| *other != id);
         self.forget_deadlines(&live.request, live.submitted_at);
         if live.has_sampler {

@@ -18,7 +18,7 @@ macro_rules! id {
 }
 
 id!(
-    /// A request; numbered by whoever submits it, ascending, never reused.
+    /// A request; numbered by whoever submits it, in order of arrival, never reused.
     RequestId(u64)
 );
 id!(

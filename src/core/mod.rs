@@ -28,6 +28,7 @@ mod embed_line;
 mod event;
 mod finish;
 mod ids;
+mod line;
 mod logprobs;
 mod memory;
 mod mix;

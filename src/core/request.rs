@@ -45,7 +45,7 @@ pub struct StopRules {
 /// A request as the core takes it: owned data, every option settled.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Request {
-    /// Ascending, never reused.
+    /// In order of arrival, never reused.
     pub id: RequestId,
     /// The prompt's tokens.
     pub prompt: Arc<[Token]>,
@@ -61,6 +61,8 @@ pub struct Request {
     pub stop: StopRules,
     /// Who goes first: the lower, the sooner.
     pub priority: i32,
+    /// Whom it is served with: between flows, tokens are shared out fairly.
+    pub flow: Option<Key>,
     /// Whether cached tokens are reused, and others may share these while it runs.
     pub cache_prompt: bool,
     /// Whether only its siblings share them, and none are kept.
@@ -98,6 +100,7 @@ impl Request {
                 tokens: stop_tokens,
             },
             priority: options.priority,
+            flow: options.fair_scope.or_else(|| options.cache_scope.clone()),
             cache_prompt,
             is_private: false,
             session: options.session,
@@ -111,7 +114,7 @@ impl Request {
 
     /// A request for embeddings. Id and texts are still open.
     pub fn embedding(options: &EmbedOptions) -> Self {
-        let EmbedOptions { pooling, normalize, priority, timeout, queue_timeout } = *options;
+        let EmbedOptions { pooling, normalize, priority, ref fair_scope, timeout, queue_timeout } = *options;
         Self {
             id: RequestId(0),
             prompt: Arc::from([]),
@@ -121,6 +124,7 @@ impl Request {
             sampling: SamplingParams::OFF,
             stop: StopRules::default(),
             priority,
+            flow: fair_scope.clone(),
             cache_prompt: false,
             is_private: false,
             session: None,

@@ -2,7 +2,8 @@
 
 use super::donors::Awaited;
 use super::event::{FinishReason, PrefixReason, PrefixSource, StopCause};
-use super::ids::{RequestId, SeqId, SlotId, Token};
+use super::ids::{SeqId, SlotId, Token};
+use super::line::Turn;
 use super::logprobs::TokenLogprobs;
 use super::output::Output;
 use super::request::Request;
@@ -13,9 +14,6 @@ use std::time::Duration;
 
 /// How a request will end, or has ended.
 pub(super) type End = Result<FinishReason, Error>;
-
-/// Whose turn it is: by priority, then in order of arrival, since ids ascend.
-pub(super) type Turn = (i32, RequestId);
 
 /// Where a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +30,8 @@ pub(super) enum Place {
 #[derive(Debug)]
 pub(super) struct Live {
     pub(super) request: Request,
+    /// Its place among those who wait for a slot.
+    pub(super) turn: Turn,
     pub(super) place: Place,
     /// The prompt and what was generated.
     pub(super) tokens: Vec<Token>,
@@ -68,6 +68,8 @@ pub(super) struct Live {
     pub(super) prefix_source: PrefixSource,
     pub(super) prefix_reason: PrefixReason,
     pub(super) n_prefilled: u32,
+    /// Tokens of its prompt that its flow paid for and that are still to be computed.
+    pub(super) n_prepaid: u32,
     /// Tokens of it that were in RAM when more were last asked for from the disk.
     pub(super) loaded_at: Option<u32>,
     pub(super) last_seq: Option<SeqId>,
@@ -81,9 +83,10 @@ pub(super) struct Live {
 }
 
 impl Live {
-    pub(super) fn new(request: Request, now: Time) -> Self {
+    pub(super) fn new(request: Request, turn: Turn, now: Time) -> Self {
         Self {
             tokens: request.prompt.to_vec(),
+            turn,
             place: Place::Waiting,
             n_computed: 0,
             doomed: None,
@@ -108,6 +111,7 @@ impl Live {
             prefix_source: PrefixSource::None,
             prefix_reason: PrefixReason::NoMatch,
             n_prefilled: 0,
+            n_prepaid: 0,
             loaded_at: None,
             last_seq: None,
             admitted_no: 0,
@@ -125,10 +129,6 @@ impl Live {
         if !self.is_told {
             self.prefix_reason = PrefixReason::Refused;
         }
-    }
-
-    pub(super) fn turn(&self) -> Turn {
-        (self.request.priority, self.request.id)
     }
 
     pub(super) fn n_prompt(&self) -> u32 {

@@ -7,9 +7,10 @@ use super::disk::Disk;
 use super::embed_line::Embeds;
 use super::event::{Event, FinishReason, PressureReason};
 use super::ids::{BlobId, RequestId, SeqId, SlotId};
+use super::line::Line;
 use super::request::Request;
 use super::residency::Residency;
-use super::running::{End, Live, Place, Turn};
+use super::running::{End, Live, Place};
 use super::sequences::{Holder, Sequences};
 use super::stats::Stats;
 use super::tiers::Tally;
@@ -20,6 +21,7 @@ use crate::error::Error;
 use crate::options::{StartOptions, StrategyOption};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 /// What the scheduler needs to know of the start options.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -32,6 +34,10 @@ pub struct SchedulerOptions {
     pub chunk_size: u32,
     /// Requests that may wait beyond the slots; 0 is no bound.
     pub max_queue: u32,
+    /// The same for the requests of one flow.
+    pub max_queue_per_scope: u32,
+    /// Time in which a request that waits gains a level of priority; zero is never.
+    pub priority_aging: Duration,
     /// Cached sequences at most.
     pub n_cache_seqs: Option<u32>,
     /// What the RAM tier may take; None leaves it to the backend. Unit: bytes.
@@ -49,6 +55,8 @@ impl From<&StartOptions> for SchedulerOptions {
             n_batch: options.n_batch.unwrap_or(2048),
             chunk_size: options.chunk_size,
             max_queue: options.max_queue,
+            max_queue_per_scope: options.max_queue_per_scope,
+            priority_aging: Duration::try_from_secs_f64(options.priority_aging).unwrap_or(Duration::MAX),
             n_cache_seqs: options.n_cache_seqs,
             ram_bytes: options.prompt_cache_ram_mb.map(|mb| u64::from(mb) << 20),
             disk_bytes: options.prompt_cache_dir.as_ref().map_or(0, |_| u64::from(options.prompt_cache_dir_mb) << 20),
@@ -63,10 +71,8 @@ pub struct Scheduler {
     pub(super) options: SchedulerOptions,
     pub(super) limits: Limits,
     pub(super) live: BTreeMap<RequestId, Live>,
-    /// Requests that never had a slot, in the order of their turns.
-    pub(super) waiting: BTreeSet<Turn>,
-    /// Requests that were parked, likewise. They go before those of their priority that wait.
-    pub(super) parked: BTreeSet<Turn>,
+    /// Requests that wait for a slot.
+    pub(super) line: Line,
     pub(super) embeds: Embeds,
     pub(super) slots: Vec<Option<RequestId>>,
     pub(super) sequences: Sequences,
@@ -101,7 +107,6 @@ pub struct Scheduler {
     pub(super) row_cap: Option<u32>,
     pub(super) pressure: Pressure,
     pub(super) n_admitted: u64,
-    pub(super) last_id: Option<RequestId>,
     pub(super) totals: Stats,
     pub(super) events: VecDeque<Event>,
 }
@@ -124,13 +129,13 @@ impl Scheduler {
         let ram = Blocks::new(limits.block, options.ram_bytes.unwrap_or(limits.ram_bytes));
         let disk = Disk::new(limits.block, if ram.is_on() { options.disk_bytes } else { 0 });
         let slots = vec![None; options.n_parallel as usize];
+        let (line, embeds) = (Line::new(options.priority_aging), Embeds::new(options.priority_aging));
         Self {
             options,
             limits,
             live: BTreeMap::new(),
-            waiting: BTreeSet::new(),
-            parked: BTreeSet::new(),
-            embeds: Embeds::default(),
+            line,
+            embeds,
             slots,
             sequences,
             ram,
@@ -153,7 +158,6 @@ impl Scheduler {
             row_cap: None,
             pressure: Pressure::default(),
             n_admitted: 0,
-            last_id: None,
             totals: Stats::default(),
             events: VecDeque::new(),
         }
@@ -167,24 +171,25 @@ impl Scheduler {
     /// [`Error::QueueFull`]. The request is then unknown to the scheduler.
     ///
     /// # Panics
-    /// When ids do not ascend.
+    /// When a request is submitted twice.
     pub fn submit(&mut self, now: Time, request: Request) -> Result<(), Error> {
         let id = request.id;
-        assert!(self.last_id.is_none_or(|last| last < id), "request ids ascend");
-        self.last_id = Some(id);
+        assert!(!self.live.contains_key(&id) && !self.embeds.has(id), "request {id} is submitted once");
         let embed = match &request.embed {
             Some(embed) => Some(self.embeddable(embed)?),
             None => self.admissible(&request).map(|()| None)?,
         };
-        self.has_room()?;
+        self.has_room(&request)?;
         self.note_deadlines(now, &request);
         self.totals.n_submitted += 1;
         let (prompt_tokens, mode, session) = (request.n_prompt(), request.mode, request.session.clone());
         if let Some(embed) = embed {
             self.embeds.take_in(now, request, embed);
         } else {
-            let live = Live::new(request, now);
-            self.waiting.insert(live.turn());
+            let flow = self.line.join(request.flow.as_ref());
+            let turn = self.line.turn(flow, id, request.priority, now);
+            let live = Live::new(request, turn, now);
+            self.line.wait(turn);
             self.live.insert(id, live);
         }
         let queue_depth = self.queue_depth();
@@ -295,7 +300,7 @@ impl Scheduler {
             idle_slots: self.options.n_parallel - active_slots,
             prefilling_slots: self.running_ids().filter(|id| !self.live[id].is_decoding()).count() as u32,
             queue_depth: self.queue_depth(),
-            parked_requests: self.parked.len() as u32,
+            parked_requests: self.line.parked().len() as u32,
             n_parallel: self.options.n_parallel,
             n_batch: self.max_rows(),
             cached_sequences: self.sequences.n_cached(),
@@ -316,7 +321,7 @@ impl Scheduler {
     }
 
     pub(super) fn queue_depth(&self) -> u32 {
-        (self.waiting.len() + self.parked.len()) as u32
+        (self.line.n_waiting() + self.line.parked().len()) as u32
     }
 
     /// The requests that hold a slot, by slot.

@@ -1,13 +1,15 @@
-//! The books of who is in the engine: who waits for the model, who for room in the queue, and how many the core has.
+//! The books of who is in the engine: who waits for the model, who for room in the queue (`room.rs`), and who is with the
+//! core.
 //!
 //! Plain data under one lock (`shared.rs`), which is never held for longer than it takes to write a line here.
 
 use super::mailbox::{Header, Mailbox};
 use super::prompt::{Model, first_limit};
+use super::room::{Room, ScopeKey, Scopes};
 use super::settle::Asked;
 use crate::core::{Request, RequestId, Time};
 use crate::error::Error;
-use crate::options::{QueueFullPolicy, StartOptions};
+use crate::options::StartOptions;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -50,6 +52,7 @@ pub(super) enum Closing {
 /// One request that has not ended.
 struct Live {
     mailbox: Arc<Mailbox>,
+    scope: ScopeKey,
     /// Whether it counts against the bound.
     counted: bool,
     /// Whether the engine thread was told of it.
@@ -83,54 +86,44 @@ pub(super) struct Removed {
 /// Everybody who was in; and what was held back, and the model, to be dropped without the lock.
 pub(super) struct Everybody {
     pub(super) mailboxes: Vec<(RequestId, Arc<Mailbox>)>,
-    pub(super) _held: (VecDeque<(Entry, Asked)>, VecDeque<Entry>, Stage),
+    pub(super) _held: (VecDeque<(Entry, Asked)>, Scopes, Stage),
 }
 
 /// The books.
 pub(super) struct Intake {
     pub(super) stage: Stage,
     pub(super) closing: Closing,
-    policy: QueueFullPolicy,
-    max_queue: u32,
-    /// Requests in flight at most.
-    bound: Option<u32>,
+    room: Room,
     last_id: u64,
-    n_in_flight: u32,
     live: BTreeMap<RequestId, Live>,
     /// Waiting for the model, in order of arrival.
     backlog: VecDeque<(Entry, Asked)>,
-    /// Waiting for room in the queue, in order of arrival.
-    waiting: VecDeque<Entry>,
 }
 
 impl Intake {
     pub(super) fn new(options: &StartOptions) -> Self {
-        let max_queue = options.max_queue;
         Self {
             stage: Stage::Loading,
             closing: Closing::No,
-            policy: options.queue_full,
-            max_queue,
-            bound: (max_queue > 0).then(|| options.n_parallel.saturating_add(max_queue)),
+            room: Room::new(options),
             last_id: 0,
-            n_in_flight: 0,
             live: BTreeMap::new(),
             backlog: VecDeque::new(),
-            waiting: VecDeque::new(),
         }
     }
 
     /// A request comes in.
     pub(super) fn arrive(&mut self, at: Time, mut request: Request, asked: Asked) -> Verdict {
-        if let Some(error) = self.refusal(asked.n) {
+        if let Some(error) = self.gone().or_else(|| self.room.refusal(&request.flow, asked.n)) {
             return Verdict::Refused(self.name(at, &mut request, asked.n), error);
         }
-        let counted = self.policy == QueueFullPolicy::Raise;
-        self.n_in_flight += if counted { asked.n } else { 0 };
+        if self.room.reserves() {
+            self.room.take(&request.flow, asked.n);
+        }
         if let Stage::Open(model) = &self.stage {
             return Verdict::Prepare(model.clone(), Box::new(request), Box::new(asked));
         }
-        let mailbox = self.register(at, &mut request, asked.n, counted);
+        let mailbox = self.register(at, &mut request, asked.n);
         self.backlog.push_back((Entry { at, request, mailbox: Arc::clone(&mailbox) }, asked));
         Verdict::Held(mailbox)
     }
@@ -144,10 +137,10 @@ impl Intake {
         n: u32,
     ) -> Result<(Arc<Mailbox>, Vec<Entry>), Refusal> {
         if let Some(error) = self.gone() {
-            self.release(n);
+            self.release(&request.flow, n);
             return Err((self.name(at, &mut request, n), error));
         }
-        let mailbox = self.register(at, &mut request, n, self.policy == QueueFullPolicy::Raise);
+        let mailbox = self.register(at, &mut request, n);
         let entry = Entry { at, request, mailbox: Arc::clone(&mailbox) };
         Ok((mailbox, self.let_all_through(entry, n)))
     }
@@ -160,23 +153,18 @@ impl Intake {
     }
 
     fn let_through(&mut self, entry: Entry) -> Option<Entry> {
-        let has_room = self.waiting.is_empty() && self.has_room();
         let live = self.live.get_mut(&entry.request.id)?;
         entry.mailbox.set_prompt_tokens(entry.request.n_prompt());
-        if !live.counted && !has_room {
-            self.waiting.push_back(entry);
-            return None;
-        }
-        self.n_in_flight += u32::from(!live.counted);
+        let entry = if live.counted { entry } else { self.room.enter(entry)? };
         live.counted = true;
         live.sent = true;
         Some(entry)
     }
 
     /// Reserved places are given back.
-    pub(super) fn release(&mut self, n: u32) {
-        if self.policy == QueueFullPolicy::Raise {
-            self.n_in_flight = self.n_in_flight.saturating_sub(n);
+    pub(super) fn release(&mut self, scope: &ScopeKey, n: u32) {
+        if self.room.reserves() {
+            self.room.give_back(scope, n);
         }
     }
 
@@ -195,16 +183,13 @@ impl Intake {
 
     /// Take a request off the books; none if somebody else did, who then ends it.
     pub(super) fn remove(&mut self, id: RequestId) -> Option<Removed> {
-        let Live { mailbox, counted, sent } = self.live.remove(&id)?;
+        let Live { mailbox, scope, counted, sent } = self.live.remove(&id)?;
         if counted {
-            self.n_in_flight = self.n_in_flight.saturating_sub(1);
+            self.room.give_back(&scope, 1);
         }
-        let held = if sent { None } else { self.take_held(id) };
+        let held = if sent { None } else { self.take_held(&scope, id) };
         let mut next = Vec::new();
-        while self.has_room()
-            && let Some(entry) = self.waiting.pop_front()
-        {
-            self.n_in_flight += 1;
+        while let Some(entry) = self.room.next() {
             if let Some(live) = self.live.get_mut(&entry.request.id) {
                 live.counted = true;
                 live.sent = true;
@@ -218,9 +203,8 @@ impl Intake {
     pub(super) fn end(&mut self, error: Error) -> Everybody {
         let error = if self.closing > Closing::No { Error::EngineClosed } else { error };
         let stage = std::mem::replace(&mut self.stage, Stage::Ended(error));
-        self.n_in_flight = 0;
         let mailboxes = std::mem::take(&mut self.live).into_iter().map(|(id, live)| (id, live.mailbox)).collect();
-        let held = (std::mem::take(&mut self.backlog), std::mem::take(&mut self.waiting), stage);
+        let held = (std::mem::take(&mut self.backlog), self.room.clear(), stage);
         Everybody { mailboxes, _held: held }
     }
 
@@ -237,7 +221,7 @@ impl Intake {
         let due = |entry: &Entry| entry.deadline().filter(|(at, _)| *at <= now).map(|(_, error)| error);
         let unsettled = self.backlog.iter().filter_map(|(entry, _)| Some((entry.mailbox.ids(), due(entry)?)));
         let unsettled = unsettled.flat_map(|(ids, error)| ids.map(move |id| (id, error.clone())));
-        unsettled.chain(self.waiting.iter().filter_map(|entry| Some((entry.request.id, due(entry)?)))).collect()
+        unsettled.chain(self.room.waiting().filter_map(|entry| Some((entry.request.id, due(entry)?)))).collect()
     }
 
     /// When the first of those who are held back here runs out of time.
@@ -262,24 +246,20 @@ impl Intake {
 
     /// How many count against the bound, and how many are held back here.
     pub(super) fn counts(&self) -> (u32, u32) {
-        (self.n_in_flight, (self.backlog.len() + self.waiting.len()) as u32)
+        let (n_in_flight, n_waiting) = self.room.counts();
+        (n_in_flight, self.backlog.len() as u32 + n_waiting)
     }
 
     fn held(&self) -> impl Iterator<Item = &Entry> {
-        self.backlog.iter().map(|(entry, _)| entry).chain(&self.waiting)
+        self.backlog.iter().map(|(entry, _)| entry).chain(self.room.waiting())
     }
 
-    /// Ids ascend in both lines.
-    fn take_held(&mut self, id: RequestId) -> Option<(Entry, Option<Asked>)> {
+    /// Ids ascend in the backlog.
+    fn take_held(&mut self, scope: &ScopeKey, id: RequestId) -> Option<(Entry, Option<Asked>)> {
         if let Ok(at) = self.backlog.binary_search_by_key(&id, |(entry, _)| entry.request.id) {
             return self.backlog.remove(at).map(|(entry, asked)| (entry, Some(asked)));
         }
-        let at = self.waiting.binary_search_by_key(&id, |entry| entry.request.id).ok()?;
-        self.waiting.remove(at).map(|entry| (entry, None))
-    }
-
-    fn has_room(&self) -> bool {
-        self.bound.is_none_or(|bound| self.n_in_flight < bound)
+        self.room.leave(scope, id).map(|entry| (entry, None))
     }
 
     fn gone(&self) -> Option<Error> {
@@ -289,25 +269,11 @@ impl Intake {
         }
     }
 
-    fn refusal(&self, n: u32) -> Option<Error> {
-        if let Some(error) = self.gone() {
-            return Some(error);
-        }
-        let refused = self.bound.filter(|bound| self.policy == QueueFullPolicy::Raise && n > *bound);
-        if let Some(bound) = refused {
-            return Some(Error::Option(format!(
-                "n={n}: at most {bound} answers run and wait here (n_parallel + max_queue)"
-            )));
-        }
-        let has_room = self.bound.is_none_or(|bound| self.n_in_flight.saturating_add(n) <= bound);
-        let full = self.policy == QueueFullPolicy::Raise && !has_room;
-        full.then_some(Error::QueueFull { max_queue: self.max_queue })
-    }
-
-    fn register(&mut self, at: Time, request: &mut Request, n: u32, counted: bool) -> Arc<Mailbox> {
-        let mailbox = self.name(at, request, n);
+    fn register(&mut self, at: Time, request: &mut Request, n: u32) -> Arc<Mailbox> {
+        let (mailbox, counted) = (self.name(at, request, n), self.room.reserves());
         for id in mailbox.ids() {
-            self.live.insert(id, Live { mailbox: Arc::clone(&mailbox), counted, sent: false });
+            let scope = request.flow.clone();
+            self.live.insert(id, Live { mailbox: Arc::clone(&mailbox), scope, counted, sent: false });
         }
         mailbox
     }

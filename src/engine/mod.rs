@@ -19,6 +19,7 @@ mod mailbox;
 mod metrics;
 mod pass_watch;
 mod prompt;
+mod room;
 mod sessions;
 mod settle;
 mod shared;

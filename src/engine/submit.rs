@@ -40,7 +40,7 @@ impl Shared {
                 Ok(()) => self.enter(at, *request, n, due),
                 Err(error) => {
                     let mailbox = self.with_intake(|intake| {
-                        intake.release(n);
+                        intake.release(&request.flow, n);
                         intake.name(at, &mut request, n)
                     });
                     self.refuse(mailbox, &error)

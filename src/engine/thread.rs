@@ -50,8 +50,8 @@ fn serve(
     }
     let limits = backend.limits();
     let mut options = SchedulerOptions::from(&shared.options);
-    // The handle keeps the bound, so that a caller hears at once.
-    options.max_queue = 0;
+    // The handle keeps the bounds, so that a caller hears at once.
+    (options.max_queue, options.max_queue_per_scope) = (0, 0);
     let mut scheduler = Scheduler::new(options, limits.clone());
     scheduler.adopt_disk(on_disk);
     let shared = Arc::clone(shared);

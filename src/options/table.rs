@@ -80,6 +80,10 @@ options! {
         chunk_size: u32 = 512, range 1.0..65536.0, unit "tokens";
         /// Requests that may wait for a slot; one more is refused. 0 removes the bound: a burst is then held by memory alone.
         max_queue: u32 = 64, unit "requests";
+        /// The same for the requests of one scope (`fair_scope`): who floods the engine leaves the others their places. 0 removes the bound.
+        max_queue_per_scope: u32 = 0, unit "requests";
+        /// Time in which a request that waits gains a level of `priority`, up to that of the most urgent who waits; 0 is never.
+        priority_aging: f64 = 60.0, range 0.0..1e9, unit "seconds";
         /// What a full queue does to a caller: "raise" raises `QueueFullError` at once, "wait" waits for room.
         queue_full: QueueFullPolicy = QueueFullPolicy::Raise;
         /// Keep the tokens of finished requests and reuse them where a new prompt begins the same. Where two tokens are all but equally likely, what is reused can tip the balance, as the batch can. The default for requests that do not say.
@@ -211,8 +215,10 @@ options! {
         queue_timeout: Option<f64> = None, range 0.0..1e9, unit "seconds";
         /// Time in which a request that holds a slot makes no progress; None means no limit.
         stall_timeout: Option<f64> = Some(30.0), range 0.0..1e9, unit "seconds";
-        /// Who goes first: the lower, the sooner it gets a slot, and the later it gives up its cells where those run short. Equal ones go by arrival.
+        /// Who goes first: the lower, the sooner it gets a slot, and the later it gives up its cells where those run short. Waiting raises it, see `priority_aging`. Between equal ones it is the turn of the scope that was served least (`fair_scope`), and in a scope of who came first.
         priority: i32 = 0, range -1_000_000.0..1_000_000.0;
+        /// Whom this request is served with (as `session`): between scopes tokens are shared out fairly, so that who sends much keeps nobody waiting who sends little. None takes `cache_scope`.
+        fair_scope: Option<Key> = None;
         /// Reuse the tokens of earlier requests where the prompt begins the same, and keep this one's; None means as the engine.
         cache_prompt: Option<bool> = None;
         /// Names a conversation (text, an integer, bytes, a UUID, or a tuple of them): its next request prefers the sequence that its last one left. Routes only; send the history each time.
@@ -317,8 +323,10 @@ options! {
         pooling: Pooling = Pooling::Auto, alias ["pooling_type"];
         /// What a vector is divided by: "euclidean" (its length, 2), "taxicab" (the sum of its values without signs, 1), "max_abs" (its largest value, of which 32760 is made, 0), "none" (nothing, -1), or the number of another p-norm. True means "euclidean", False "none".
         normalize: Normalize = Normalize::EUCLIDEAN, range -1.0..1_000_000.0, alias ["embd_normalize"];
-        /// Who goes first among requests for embeddings: the lower, the sooner. Equal ones take turns, text by text.
+        /// Who goes first among requests for embeddings: the lower, the sooner. Waiting raises it, see `priority_aging`. Equal ones take turns, text by text, and scopes share tokens fairly (`fair_scope`).
         priority: i32 = 0, range -1_000_000.0..1_000_000.0;
+        /// Whom this request is served with (text, an integer, bytes, a UUID, or a tuple of them); None is a scope of its own.
+        fair_scope: Option<Key> = None;
         /// Time for the whole request, from submission; None means no limit.
         timeout: Option<f64> = None, range 0.0..1e9, unit "seconds";
         /// Time until its first text is computed; None means no limit.

@@ -1,6 +1,6 @@
 //! Errors out: one Python exception for each variant, matched exhaustively.
 
-use crate::error::{Error, TextBound, TimeoutKind};
+use crate::error::{Error, QueueBound, TextBound, TimeoutKind};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -21,8 +21,9 @@ pub(super) fn to_exception<'py>(
         Error::EngineClosed => "EngineClosedError",
         Error::EngineCrashed(_) => "EngineCrashedError",
         Error::Forked => "EngineForkedError",
-        Error::QueueFull { max_queue } => {
-            fields.set_item("max_queue", max_queue)?;
+        Error::QueueFull { bound, limit } => {
+            fields.set_item("option", bound.option())?;
+            fields.set_item("limit", limit)?;
             "QueueFullError"
         }
         Error::RequestTimeout { kind, limit_s } => {
@@ -86,7 +87,7 @@ pub(super) fn error_samples(py: Python<'_>) -> PyResult<Vec<(String, bool, Bound
         Error::EngineClosed,
         Error::EngineCrashed(text()),
         Error::Forked,
-        Error::QueueFull { max_queue: 3 },
+        Error::QueueFull { bound: QueueBound::Scope, limit: 3 },
         Error::RequestTimeout { kind: TimeoutKind::Queue, limit_s: 1.5 },
         Error::EmptyPrompt,
         Error::ContextFull { n_prompt_tokens: 9, n_ctx: 8 },

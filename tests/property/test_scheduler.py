@@ -42,6 +42,11 @@ class Life:
     tokens: list[int] = field(default_factory=list)
     stop_reason: str | None = None
 
+    @property
+    def flow(self) -> Any:
+        """Whom it is served with."""
+        return self.options.get("fair_scope", self.options.get("cache_scope"))
+
 
 limits = st.fixed_dictionaries(
     {
@@ -50,6 +55,8 @@ limits = st.fixed_dictionaries(
         "n_batch": st.integers(1, 24),
         "chunk_size": st.integers(1, 16),
         "max_queue": st.integers(0, 5),
+        "max_queue_per_scope": st.sampled_from([0, 0, 0, 1, 3]),
+        "priority_aging": st.sampled_from([0.0, 0.1, 60.0]),
         "n_cache_seqs": st.none() | st.integers(0, 4),
         "batch_strategy": st.sampled_from(["decode_maximal", "prefill_priority", "balanced"]),
         "kv_unified": st.booleans(),
@@ -84,6 +91,7 @@ request_options = st.fixed_dictionaries(
     optional={
         "session": st.sampled_from(["a", "b", ("c", 1)]),
         "cache_scope": st.sampled_from(["tenant", 7]),
+        "fair_scope": st.sampled_from(["a", "b"]),
         "timeout": st.floats(0.01, 1.0),
         "queue_timeout": st.floats(0.01, 1.0),
         "stall_timeout": st.floats(0.01, 1.0),
@@ -108,6 +116,13 @@ class Scheduling(RuleBasedStateMachine):
     def unended(self) -> int:
         return sum(life.stop_reason is None for life in self.lives.values())
 
+    def is_full(self, full: QueueFullError, flow: Any) -> None:
+        """Whether the bound that is said to be reached is."""
+        n_of_flow = sum(life.stop_reason is None and life.flow == flow for life in self.lives.values())
+        n_unended = self.unended() if full.option == "max_queue" else n_of_flow
+        assert full.limit == self.limits[full.option]
+        assert 0 < full.limit <= n_unended - self.limits["n_parallel"]
+
     @rule(target=requests, burst=st.lists(prompts, min_size=1, max_size=5), options=request_options)
     def submit(self, burst: list[list[int]], options: dict[str, Any]) -> Any:
         return multiple(*(request_id for prompt in burst for request_id in self.submit_one(prompt, options)))
@@ -118,8 +133,8 @@ class Scheduling(RuleBasedStateMachine):
         except ContextFullError:
             assert len(prompt) + min(options["max_tokens"], 1) > self.room
             return []
-        except QueueFullError:
-            assert 0 < self.limits["max_queue"] <= self.unended() - self.limits["n_parallel"]
+        except QueueFullError as full:
+            self.is_full(full, Life(prompt, options, self.sim.now).flow)
             return []
         assert request_id not in self.lives
         self.lives[request_id] = Life(prompt, options, self.sim.now)
@@ -181,9 +196,9 @@ class Scheduling(RuleBasedStateMachine):
                 in_turn = all(
                     (other < request_id) == (had_at <= at) or had_at == pytest.approx(at, abs=1e-6)
                     for other, had_at in self.slots.items()
-                    if other != request_id
+                    if other != request_id and self.lives[other].flow == life.flow
                 )
-                assert in_turn, "a later request got the slot of an earlier one"
+                assert in_turn, "a later request got the slot of an earlier one of its scope"
                 assert event.measurements["prefix_cache_tokens"] <= self.most_to_reuse(request_id)
             elif event.name in {"request.done", "request.exception"}:
                 assert event.measurements["generated_tokens"] == len(life.tokens)
@@ -233,7 +248,7 @@ class Scheduling(RuleBasedStateMachine):
 
     def compare_with_each_alone(self) -> None:
         """No neighbour, fault, park or reused prefix changes a request's tokens."""
-        apart = {"n_parallel": 1, "n_cache_seqs": 0, "max_queue": 0, "n_ctx": self.room}
+        apart = {"n_parallel": 1, "n_cache_seqs": 0, "max_queue": 0, "max_queue_per_scope": 0, "n_ctx": self.room}
         alone = simulation({**self.limits, **apart}, self.model)
         for life in self.lives.values():
             options = {"max_tokens": life.options["max_tokens"], "seed": life.options["seed"], "cache_prompt": False}

@@ -11,14 +11,12 @@ import pytest
 from asgi_client import AsgiClient, until
 from hypothesis import given
 from hypothesis import strategies as st
-from llama_batch import OptionError
+from llama_batch import Engine, OptionError
 from llama_batch.server import ApiKey, KeyRing, create_app
 from llama_batch.server.keys import Bucket, Client
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from llama_batch import Engine
 
 pytestmark = pytest.mark.anyio
 
@@ -75,6 +73,27 @@ async def test_the_operator_may_have_all_share_one_cache(engine: Engine) -> None
     await client.post(TEXT, body, headers=bearer("sk-one"))
     answer = await client.post(TEXT, body, headers=bearer("sk-two"))
     assert answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+
+
+async def test_a_key_that_floods_the_engine_is_refused_and_the_others_come_in() -> None:
+    keys = KeyRing([ApiKey.of("sk-flood"), ApiKey.of("sk-light")])
+    with Engine("sim:?pass_ms=20", n_parallel=1, max_queue=0, max_queue_per_scope=2) as engine:
+        client = AsgiClient(create_app(engine, keys=keys, cache_scope="shared"))
+
+        async def post(key: str, **more: Any) -> Any:
+            return await client.post(TEXT, {"prompt": "x", "max_tokens": 40, **more}, headers=bearer(key))
+
+        # Another scope within the key's own is no way round its bound, nor is the cache that all share.
+        flood = [asyncio.create_task(post("sk-flood", cache_scope=f"scope {i}")) for i in range(3)]
+        await until(lambda: engine.stats().in_flight == 3)
+        refused = await post("sk-flood", cache_scope="scope 9")
+        assert (refused.status, refused.error["code"]) == (429, "queue_full")
+        assert "max_queue_per_scope" in refused.error["message"]
+        assert int(refused.headers["retry-after"]) >= 1
+        assert (await post("sk-light", max_tokens=1)).status == 200
+        assert not all(task.done() for task in flood), "it did not wait for the flood"
+        assert [answer.status for answer in await asyncio.gather(*flood)] == [200, 200, 200]
+        assert (await post("sk-flood", fair_scope="mine")).status == 400
 
 
 async def test_a_key_has_its_limits(slow: Engine) -> None:

@@ -185,7 +185,7 @@ def test_one_request_too_many_is_refused() -> None:
         held = [slow.generate("x", max_tokens=50) for _ in range(3)]
         with pytest.raises(QueueFullError) as caught:
             slow.generate("one too many").result(timeout=10)
-        assert caught.value.max_queue == 2
+        assert (caught.value.option, caught.value.limit) == ("max_queue", 2)
         assert caught.value.retryable
         assert not any(g.done() for g in held)
         for generation in held:

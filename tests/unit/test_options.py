@@ -42,6 +42,8 @@ def engine() -> Engine:
         ({"session": 1.5}, "must be text, an integer, bytes, a UUID or a tuple"),
         ({"session": True}, "not bool"),
         ({"cache_scope": ["list"]}, "not list"),
+        ({"fair_scope": ["list"]}, "not list"),
+        ({"fair_scop": "a"}, "fair_scope"),
         ({"cache_prompt": 1}, "must be True or False, not int"),
         ({"temp": 0.5, "temperature": 0.6}, "given twice"),
         ({"n_ctx": 5}, "unknown option"),

@@ -58,6 +58,8 @@ def options_of(call: Call, request: GenerationBody, asked_max_tokens: int | None
         name = "return_progress"
         raise HttpError(400, f"{name!r} goes with 'stream': true", code="invalid_value", param=name)
     options["cache_scope"] = _scope(call, request)
+    if (flow := call.client.flow()) is not None:
+        options["fair_scope"] = flow
     options["max_tokens"] = _max_tokens(call, asked_max_tokens)
     options["priority"] = priority_of(call, request.priority)
     if not options["priority"]:

@@ -97,18 +97,18 @@ async def submit_all(call: Call, prompts: Sequence[str | list[int]], options: di
         for generation in generations:
             generation.cancel()
         if isinstance(error, QueueFullError):
-            _explain_full(call, len(prompts) * options.get("n", 1))
+            _explain_full(call, len(prompts) * options.get("n", 1), error.limit)
         raise
     return generations
 
 
-def _explain_full(call: Call, n_answers: int) -> None:
+def _explain_full(call: Call, n_answers: int, queue: int) -> None:
     """Say so, where no patience helps: more answers are asked for at once than run and wait.
 
     Raises:
         HttpError: 400.
     """
-    slots, queue = call.service.engine.native.capacity
+    slots, _ = call.service.engine.native.capacity
     if queue and n_answers > slots + queue:
         message = f"{n_answers} answers are asked for at once; at most {slots + queue} run and wait here"
         raise HttpError(400, message, code="too_many_choices", param="prompt")

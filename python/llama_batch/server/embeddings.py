@@ -56,6 +56,8 @@ async def _embedded(call: Call, request: EmbeddingRequest) -> Any:
             options[name] = value
     if priority := priority_of(call, request.priority):
         options["priority"] = priority
+    if (flow := call.client.flow()) is not None:
+        options["fair_scope"] = flow
     with call.service.admitted(call.client):
         job = await beside(call, lambda: call.service.engine.embed(texts, **options))
         made = await call.attended(job)

@@ -312,6 +312,16 @@ class Client:
             own = _SHARED_SCOPE
         return own if asked is None else (own, asked)
 
+    def flow(self) -> Key | None:
+        """Whom its requests are served with; None leaves it to their cache scopes.
+
+        It is the client itself, whatever its requests say: by many scopes nobody gets more than a client's share, and a
+        cache that all share makes nobody wait for a flood.
+        """
+        if self.is_trusted:
+            return None
+        return _ANONYMOUS_SCOPE if self.key is None else self.key.cache_scope()
+
     def refusal(self) -> tuple[str, float] | None:
         """Why a request may not begin now, and after how many seconds it may; None if it may, and then it counts."""
         if self.key is not None and self.key.max_concurrent is not None and self.n_active >= self.key.max_concurrent:

@@ -137,8 +137,8 @@ class _Shape:
         self.model_name, self.request = model_name, request
         self.tells_tokens = bool(request.return_tokens)
         self._post = bool(options.get("post_sampling_probs") or options.get("post_sampling_logprobs"))
-        # The scope is between the key and the engine.
-        hidden = {"cache_scope", "json_schema"}
+        # The scopes are between the key and the engine.
+        hidden = {"cache_scope", "fair_scope", "json_schema"}
         self._settings = {key: value for key, value in options.items() if key not in hidden}
 
     def piece(

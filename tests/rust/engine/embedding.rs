@@ -53,7 +53,7 @@ fn they_wait_for_the_model_and_for_room_as_all_requests_do() {
     let gate = Arc::new(Gate::default());
     let full = ready(bounds, Some(&gate));
     let tickets: Vec<_> = (0..3).map(|_| embed(&full, &["one"; 7])).collect();
-    assert_eq!(end(&tickets[2]).end, Err(Error::QueueFull { max_queue: 1 }));
+    assert_eq!(end(&tickets[2]).end, Err(queue_full(1)));
     gate.open();
     assert!(tickets[..2].iter().all(|ticket| n_vectors(ticket) == 7));
 }

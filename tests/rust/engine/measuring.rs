@@ -64,7 +64,7 @@ fn what_is_refused_is_a_failure_and_nothing_else() {
     let engine = ready(StartOptions { max_queue: 1, ..options(1) }, Some(&gate));
     let tickets = [submit(&engine, "runs", 2), submit(&engine, "waits", 2)];
     let full = end(&submit(&engine, "has no room", 2));
-    assert_eq!(full.end, Err(Error::QueueFull { max_queue: 1 }));
+    assert_eq!(full.end, Err(queue_full(1)));
     gate.open();
     drop(tickets.each_ref().map(end));
     assert_eq!(end(&submit(&engine, "", 2)).end, Err(Error::EmptyPrompt));
@@ -154,7 +154,7 @@ fn every_error_has_its_place_among_the_codes() {
         Error::EngineClosed,
         Error::Forked,
         Error::EngineCrashed(text()),
-        Error::QueueFull { max_queue: 1 },
+        queue_full(1),
         Error::RequestTimeout { kind: llama_batch::error::TimeoutKind::Total, limit_s: 1.0 },
         Error::EmptyPrompt,
         Error::ContextFull { n_prompt_tokens: 2, n_ctx: 1 },

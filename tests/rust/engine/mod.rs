@@ -18,7 +18,7 @@ use llama_batch::core::{
 use llama_batch::engine::{
     Engine, EngineConfig, Identity, Item, Loaded, Loader, Mailbox, MakeBackend, Model, NoCallables, Prompt, Ticket,
 };
-use llama_batch::error::Error;
+use llama_batch::error::{Error, QueueBound};
 use llama_batch::options::{RequestOptions, StartOptions};
 use llama_batch::store::Fingerprint;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -200,6 +200,10 @@ fn ready(options: StartOptions, gate: Option<&Arc<Gate>>) -> Engine {
     engine.load(loader);
     assert_eq!(engine.wait_ready(None), Ok(true));
     engine
+}
+
+fn queue_full(limit: u32) -> Error {
+    Error::QueueFull { bound: QueueBound::All, limit }
 }
 
 fn submit(engine: &Engine, text: &str, max_tokens: u32) -> Ticket {

@@ -187,8 +187,8 @@ fn they_count_against_the_bound_of_the_queue() {
     sim.submit(request(1, prompt(3), 1)).expect("room");
     sim.submit(embedding(2, texts(2, &[3; 50]))).expect("room");
     sim.submit(embedding(3, texts(3, &[3]))).expect("room");
-    assert_eq!(sim.submit(embedding(4, texts(4, &[3]))), Err(Error::QueueFull { max_queue: 2 }));
-    assert_eq!(sim.submit(request(5, prompt(3), 1)), Err(Error::QueueFull { max_queue: 2 }));
+    assert_eq!(sim.submit(embedding(4, texts(4, &[3]))), Err(queue_full(2)));
+    assert_eq!(sim.submit(request(5, prompt(3), 1)), Err(queue_full(2)));
     assert_eq!(run_all(&mut sim).ends.len(), 3);
 }
 

@@ -3,6 +3,7 @@
 mod disk;
 mod donors;
 mod embed;
+mod fairness;
 mod memories;
 mod pressure;
 mod promises;
@@ -16,7 +17,7 @@ use llama_batch::backend::sim::SimConfig;
 use llama_batch::core::{
     Event, FinishReason, Finished, Mode, Request, RequestId, SamplingParams, SchedulerOptions, StopRules, Token,
 };
-use llama_batch::error::Error;
+use llama_batch::error::{Error, QueueBound};
 use llama_batch::options::StartOptions;
 use llama_batch::sim::Simulation;
 use std::collections::BTreeMap;
@@ -39,6 +40,7 @@ fn request(id: u64, prompt: Vec<Token>, max_tokens: u32) -> Request {
         sampling: SamplingParams { temp: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, seed: 7, ..SamplingParams::OFF },
         stop: StopRules::default(),
         priority: 0,
+        flow: None,
         cache_prompt: true,
         is_private: false,
         session: None,
@@ -47,6 +49,10 @@ fn request(id: u64, prompt: Vec<Token>, max_tokens: u32) -> Request {
         queue_timeout: None,
         stall_timeout: None,
     }
+}
+
+fn queue_full(limit: u32) -> Error {
+    Error::QueueFull { bound: QueueBound::All, limit }
 }
 
 fn prompt(n: u32) -> Vec<Token> {

@@ -105,7 +105,7 @@ fn the_queue_has_a_bound_and_queued_work_completes() {
     let mut sim = Simulation::new(config(1, 512), SchedulerOptions { max_queue: 1, ..options(1) });
     sim.submit(request(1, prompt(5), 3)).expect("the slot");
     sim.submit(request(2, prompt(5), 3)).expect("the queue");
-    assert_eq!(sim.submit(request(3, prompt(5), 3)), Err(Error::QueueFull { max_queue: 1 }));
+    assert_eq!(sim.submit(request(3, prompt(5), 3)), Err(queue_full(1)));
     assert_eq!(run_all(&mut sim).ends.len(), 2);
 }
 

@@ -95,12 +95,8 @@ fn happening() -> impl Strategy<Value = Happening> {
 }
 
 fn world() -> impl Strategy<Value = (SimConfig, SchedulerOptions)> {
-    let memory = prop::sample::select(vec![
-        MemoryKind::Full,
-        MemoryKind::Recurrent,
-        MemoryKind::Hybrid,
-        MemoryKind::SlidingWindow(16),
-    ]);
+    use MemoryKind::{Full, Hybrid, Recurrent, SlidingWindow};
+    let memory = prop::sample::select(vec![Full, Recurrent, Hybrid, SlidingWindow(16)]);
     let strategy = prop::sample::select(vec![
         BatchStrategy::DecodeMaximal,
         BatchStrategy::PrefillPriority,
@@ -116,7 +112,7 @@ fn world() -> impl Strategy<Value = (SimConfig, SchedulerOptions)> {
         strategy,
         prop::option::of(0u32..4),
         any::<u64>(),
-        any::<bool>(),
+        (any::<bool>(), prop::sample::select(vec![0u64, 20, 1000])),
         (1u32..40, prop::sample::select(vec![0, 1 << 10, 5 << 10, 1 << 20]), prop::sample::select(vec![0, 1, 5, 1000])),
         prop::sample::select(vec![0, 3 << 10, 9 << 10, 1 << 20]),
     )
@@ -131,7 +127,7 @@ fn world() -> impl Strategy<Value = (SimConfig, SchedulerOptions)> {
                 strategy,
                 n_cache_seqs,
                 seed,
-                eog,
+                (eog, aging_ms),
                 ram,
                 disk,
             )| {
@@ -155,6 +151,8 @@ fn world() -> impl Strategy<Value = (SimConfig, SchedulerOptions)> {
                     n_batch,
                     chunk_size,
                     max_queue: 8,
+                    max_queue_per_scope: 6,
+                    priority_aging: Duration::from_millis(aging_ms),
                     n_cache_seqs,
                     ram_bytes: None,
                     disk_bytes: disk,
@@ -190,6 +188,7 @@ fn swarm(config: &SimConfig, options: &SchedulerOptions, happenings: &[Happening
                         .concat();
                 let r = Request {
                     scope: (*scope > 0).then(|| Key(scope.to_string())),
+                    flow: (*scope > 0).then(|| Key(scope.to_string())),
                     priority: *priority,
                     cache_prompt: *cache,
                     stop: StopRules {

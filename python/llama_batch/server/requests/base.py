@@ -23,8 +23,8 @@ _OWN = frozenset({"session", "cache_scope", "max_tokens", "n", "seed", "stop", "
                   "timeout", "priority", "stop_token_ids", "prompt_logprobs"})  # fmt: skip
 """Options whose fields are written out below: they look different over HTTP."""
 
-_NOT_OVER_HTTP = frozenset({"sampler"})
-"""Code of one's own."""
+_NOT_OVER_HTTP = frozenset({"sampler", "fair_scope"})
+"""Code of one's own, and whose share a request is of: that is its API key's."""
 
 _TYPES: dict[str, Any] = {
     "bool": bool,
