@@ -68,6 +68,8 @@ pub(super) struct Live {
     pub(super) prefix_source: PrefixSource,
     pub(super) prefix_reason: PrefixReason,
     pub(super) n_prefilled: u32,
+    /// Passes since its prompt last had a row.
+    pub(super) n_left_out: u32,
     /// Tokens of it that were in RAM when more were last asked for from the disk.
     pub(super) loaded_at: Option<u32>,
     pub(super) last_seq: Option<SeqId>,
@@ -108,6 +110,7 @@ impl Live {
             prefix_source: PrefixSource::None,
             prefix_reason: PrefixReason::NoMatch,
             n_prefilled: 0,
+            n_left_out: 0,
             loaded_at: None,
             last_seq: None,
             admitted_no: 0,
