@@ -5,7 +5,7 @@ drops. A callable that raises is reported through `logging` and hears no more; t
 
 | Event | Measurements | Metadata (beside `engine`) |
 |---|---|---|
-| `tick` | batch_size, decode_tokens, prefill_tokens, active_slots, queue_depth, eval_ms, sample_ms | |
+| `tick` | batch_size, decode_tokens, prefill_tokens, active_slots, queue_depth, eval_ms, sample_ms, forecast_ms | |
 | `request.queued` | prompt_tokens, queue_depth | request_id, mode, session |
 | `request.start` | prompt_tokens, prefix_cache_tokens, queue_ms | request_id, seq_id, mode, session, prefix_source, \
 prefix_reason |
@@ -20,7 +20,8 @@ prefix_cache_tokens, prefix_cache_ratio | request_id, seq_id, mode, session, pre
 | `disk_cache` | bytes, tokens, total_bytes, entries | op, reason |
 | `strategy_failed` | | reason |
 
-`mode` is "generate", "stream" or "embed", `stop_reason` a finish reason, "embedded", "timeout" or "error". A request
+`forecast_ms` is what `eval_ms` and `sample_ms` were expected to be together, by the costs that passes before had
+(`Stats`); None for the first pass, and for texts to embed. `mode` is "generate", "stream" or "embed", `stop_reason` a finish reason, "embedded", "timeout" or "error". A request
 for embeddings starts with its first text; its `prompt_tokens` are those of all its texts, its `seq_id` is None, and a
 `tick` counts its rows as prefill. `prefix_source` is "own" (the
 session's own last sequence), "donor" (another's), "ram", "disk" or "none". `prefix_reason` says why: "session",

@@ -257,6 +257,11 @@ class Stats:
         embedding_requests: requests for embeddings that run or wait; they take no slot.
         n_embedded_texts: texts that became vectors.
         n_embedded_tokens: tokens computed for them.
+        pass_cost_ns: what a forward pass costs, whatever is in it, as learned from those that were done; 0 until then.
+            Unit: nanoseconds.
+        decode_row_cost_ns: what the row of a running request adds. Unit: nanoseconds.
+        prefill_row_cost_ns: what a row of a prompt adds. Unit: nanoseconds.
+        context_cost_ns: what 1,000 tokens of context add to each row that attends to them. Unit: nanoseconds.
         in_flight: requests that run or wait.
         n_events_dropped: events that were lost because a subscriber was too slow.
         load_progress: how much of the model is loaded, from 0 to 1.
@@ -292,6 +297,10 @@ class Stats:
     embedding_requests: int = 0
     n_embedded_texts: int = 0
     n_embedded_tokens: int = 0
+    pass_cost_ns: int = 0
+    decode_row_cost_ns: int = 0
+    prefill_row_cost_ns: int = 0
+    context_cost_ns: int = 0
     in_flight: int = 0
     n_events_dropped: int = 0
     load_progress: float = 0.0
@@ -325,6 +334,8 @@ class StrategyRow:
         decoding: whether it generates; otherwise it still reads its prompt.
         n_remaining: tokens that could be computed now: 1 while decoding, the rest of the prompt otherwise.
         n_computed: tokens computed so far.
+        priority: the request's; lower goes first.
+        n_left_out: passes since its prompt last had a row.
     """
 
     request_id: int
@@ -332,6 +343,8 @@ class StrategyRow:
     decoding: bool
     n_remaining: int
     n_computed: int
+    priority: int = 0
+    n_left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)

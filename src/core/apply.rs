@@ -7,6 +7,7 @@ use super::running::Place;
 use super::scheduler::{Pressure, Scheduler};
 use super::sequences::Holder;
 use super::time::Time;
+use super::turns::MOST_LEFT_OUT;
 use super::work::{DecodeOutcome, Drawn, Op, OpResult, PassStatus, Row, RowOutcome, SeqPositions};
 use crate::error::Error;
 use std::collections::BTreeMap;
@@ -121,6 +122,9 @@ impl Scheduler {
     }
 
     fn pass_done(&mut self, now: Time, rows: &[Row], outcome: DecodeOutcome) {
+        let (took, forecast) = (outcome.eval + outcome.sample, self.forecast.take());
+        self.costs.learn(&self.load_of_rows(rows), took);
+        self.passed_at = now;
         let n_decode = self.advance(now, rows);
         self.note_positions(&outcome.positions);
         for scored in outcome.scored {
@@ -147,6 +151,7 @@ impl Scheduler {
             queue_depth: self.queue_depth(),
             eval: outcome.eval,
             sample: outcome.sample,
+            forecast,
         });
     }
 
@@ -166,7 +171,7 @@ impl Scheduler {
     /// Count the rows as computed; how many of them were decode rows.
     fn advance(&mut self, now: Time, rows: &[Row]) -> u32 {
         let mut n_decode = 0;
-        let mut first_prompt = u64::MAX;
+        let mut reads = false;
         for (request, n_rows) in rows_by_request(rows) {
             let Some(live) = self.live.get_mut(&request) else { continue };
             let Place::Running { seq, .. } = live.place else { continue };
@@ -174,7 +179,8 @@ impl Scheduler {
                 n_decode += 1;
                 self.last_served = Some(request);
             } else {
-                first_prompt = first_prompt.min(live.admitted_no);
+                reads = true;
+                live.n_left_out = 0;
                 live.n_prefilled += n_rows;
                 live.n_prepaid = live.n_prepaid.saturating_sub(n_rows);
                 self.totals.n_prefill_tokens += u64::from(n_rows);
@@ -185,16 +191,26 @@ impl Scheduler {
             self.sequences.cells.extend(seq, n_rows);
             self.save_checkpoint(now, request);
         }
-        // Whose prompt waits for an older one's does not stall: its turn comes.
+        self.leave_out(now, rows, reads);
+        n_decode
+    }
+
+    /// Prompts without a row in a pass. While others are read they do not stall: their turn comes, unless a strategy
+    /// of the caller's own forgets them.
+    fn leave_out(&mut self, now: Time, rows: &[Row], reads: bool) {
+        let most = MOST_LEFT_OUT.max(self.options.n_parallel);
         for id in self.slots.iter().flatten() {
-            if let Some(live) = self.live.get_mut(id)
-                && live.admitted_no > first_prompt
-                && !live.is_decoding()
-            {
-                live.progressed_at = now;
+            let Some(live) = self.live.get_mut(id).filter(|live| !live.is_decoding() && live.awaits.is_none()) else {
+                continue;
+            };
+            let Some(seq) = live.seq().filter(|_| !live.is_pending) else { continue };
+            if rows.binary_search_by_key(&seq, |row| row.seq).is_err() {
+                live.n_left_out += 1;
+                if reads && live.n_left_out <= most {
+                    live.progressed_at = now;
+                }
             }
         }
-        n_decode
     }
 
     /// The tokens that one row drew.

@@ -29,10 +29,10 @@ impl Scheduler {
                 return None;
             }
             let grants = match self.options.batch_strategy {
-                StrategyOption::Builtin(built_in) => strategy::share(built_in, &view, self.last_served),
+                StrategyOption::Builtin(built_in) => self.paced(now, built_in, &view),
                 StrategyOption::Callable(_) => match self.custom_grants.take() {
                     None => return Some(Work::Strategy(view)),
-                    Some(answer) => self.custom_or_default(&view, answer),
+                    Some(answer) => self.custom_or_default(now, &view, answer),
                 },
             };
             let grants = self.fit_cells(now, grants);
@@ -41,6 +41,7 @@ impl Scheduler {
             }
             let rows = self.rows(&self.fit_outputs(grants));
             if !rows.is_empty() {
+                self.forecast = self.costs.forecast(&self.load_of_rows(&rows));
                 return Some(Work::Decode(rows));
             }
         }
@@ -65,6 +66,8 @@ impl Scheduler {
                 decoding: live.is_decoding(),
                 n_remaining: self.n_until_stop(live),
                 n_computed: live.n_computed,
+                priority: live.request.priority,
+                n_left_out: live.n_left_out,
             })
         });
         StrategyView {
@@ -75,12 +78,12 @@ impl Scheduler {
         }
     }
 
-    /// A custom strategy's answer, or the default's where it is late, raised or breaks a rule.
-    fn custom_or_default(&mut self, view: &StrategyView, answer: Result<Vec<Grant>, String>) -> Vec<Grant> {
+    /// A custom strategy's answer, which no bound trims; or the default's where it is late, raised or breaks a rule.
+    fn custom_or_default(&mut self, now: Time, view: &StrategyView, answer: Result<Vec<Grant>, String>) -> Vec<Grant> {
         let answer = answer.and_then(|grants| strategy::validate(view, &grants).map(|()| grants));
         answer.unwrap_or_else(|reason| {
             self.events.push_back(Event::StrategyFailed { reason });
-            strategy::share(BatchStrategy::DecodeMaximal, view, self.last_served)
+            self.paced(now, BatchStrategy::DecodeMaximal, view)
         })
     }
 

@@ -113,6 +113,7 @@ impl Scheduler {
             queue_depth: self.queue_depth(),
             eval,
             sample: Duration::ZERO,
+            forecast: None,
         });
         let mut vectors = vectors.into_iter();
         self.embeds.is_wary = false;

@@ -280,6 +280,8 @@ pub enum Event {
         eval: Duration,
         /// Length of the draws.
         sample: Duration,
+        /// How long both were forecast to take together; None until costs are known, and for texts.
+        forecast: Option<Duration>,
     },
     /// A request was taken in.
     Queued {

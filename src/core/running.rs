@@ -70,6 +70,8 @@ pub(super) struct Live {
     pub(super) n_prefilled: u32,
     /// Tokens of its prompt that its flow paid for and that are still to be computed.
     pub(super) n_prepaid: u32,
+    /// Passes since its prompt last had a row.
+    pub(super) n_left_out: u32,
     /// Tokens of it that were in RAM when more were last asked for from the disk.
     pub(super) loaded_at: Option<u32>,
     pub(super) last_seq: Option<SeqId>,
@@ -112,6 +114,7 @@ impl Live {
             prefix_reason: PrefixReason::NoMatch,
             n_prefilled: 0,
             n_prepaid: 0,
+            n_left_out: 0,
             loaded_at: None,
             last_seq: None,
             admitted_no: 0,

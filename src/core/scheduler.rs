@@ -2,6 +2,7 @@
 //! a pass, `apply.rs` takes its outcome, `finish.rs` ends a request.
 
 use super::blocks::Blocks;
+use super::cost::Costs;
 use super::deadlines::TimeoutOrder;
 use super::disk::Disk;
 use super::embed_line::Embeds;
@@ -44,6 +45,8 @@ pub struct SchedulerOptions {
     pub ram_bytes: Option<u64>,
     /// What the folder below it may take; 0 where there is none. Unit: bytes.
     pub disk_bytes: u64,
+    /// How long a pass may take while somebody generates, as far as prompts have a part in it; 0 is any length.
+    pub max_itl: Duration,
     /// How a pass is shared out.
     pub batch_strategy: StrategyOption,
 }
@@ -60,6 +63,7 @@ impl From<&StartOptions> for SchedulerOptions {
             n_cache_seqs: options.n_cache_seqs,
             ram_bytes: options.prompt_cache_ram_mb.map(|mb| u64::from(mb) << 20),
             disk_bytes: options.prompt_cache_dir.as_ref().map_or(0, |_| u64::from(options.prompt_cache_dir_mb) << 20),
+            max_itl: Duration::from_millis(u64::from(options.max_itl_ms)),
             batch_strategy: options.batch_strategy,
         }
     }
@@ -105,6 +109,11 @@ pub struct Scheduler {
     pub(super) last_served: Option<RequestId>,
     /// Rows that fitted after the backend said that more do not.
     pub(super) row_cap: Option<u32>,
+    pub(super) costs: Costs,
+    /// How long the pass under way was forecast to take.
+    pub(super) forecast: Option<Duration>,
+    /// When the last pass was over.
+    pub(super) passed_at: Time,
     pub(super) pressure: Pressure,
     pub(super) n_admitted: u64,
     pub(super) totals: Stats,
@@ -156,6 +165,9 @@ impl Scheduler {
             custom_grants: None,
             last_served: None,
             row_cap: None,
+            costs: Costs::default(),
+            forecast: None,
+            passed_at: Time::default(),
             pressure: Pressure::default(),
             n_admitted: 0,
             totals: Stats::default(),
@@ -295,6 +307,7 @@ impl Scheduler {
     /// Figures of this moment.
     pub fn stats(&self) -> Stats {
         let active_slots = self.running_ids().count() as u32;
+        let [pass_cost_ns, decode_row_cost_ns, prefill_row_cost_ns, context_cost_ns] = self.costs.whole_ns();
         Stats {
             active_slots,
             idle_slots: self.options.n_parallel - active_slots,
@@ -312,6 +325,10 @@ impl Scheduler {
             kv_cells_running: self.sequences.n_cells_running(),
             kv_cells_total: self.sequences.n_cells(),
             embedding_requests: self.embeds.len() as u32,
+            pass_cost_ns,
+            decode_row_cost_ns,
+            prefill_row_cost_ns,
+            context_cost_ns,
             ..self.totals.clone()
         }
     }

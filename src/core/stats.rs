@@ -61,4 +61,12 @@ pub struct Stats {
     pub n_embedded_texts: u64,
     /// Tokens computed for them.
     pub n_embedded_tokens: u64,
+    /// What a pass costs, whatever is in it, as learned from those that were done; 0 until then. Unit: ns.
+    pub pass_cost_ns: u64,
+    /// What a decode row adds. Unit: ns.
+    pub decode_row_cost_ns: u64,
+    /// What a row of a prompt adds. Unit: ns.
+    pub prefill_row_cost_ns: u64,
+    /// What 1,000 tokens of context add to each row that attends to them. Unit: ns.
+    pub context_cost_ns: u64,
 }

@@ -1,29 +1,36 @@
 //! How a forward pass is shared out: how many rows each running request gets.
 //!
 //! Decode-maximal batching follows Sarathi-Serve (Agrawal et al., 2024): decode rows first, then chunks of prompts in
-//! what is left of the token budget.
+//! what is left of the token budget. How prompts share theirs is in `turns.rs`.
 
 use super::ids::RequestId;
+use super::turns;
 use super::work::{Grant, StrategyRow, StrategyView};
 use crate::options::BatchStrategy;
 
-/// Share out the budget by a built-in strategy. `after` is the request whose decode row came last the time before.
-pub(super) fn share(strategy: BatchStrategy, view: &StrategyView, after: Option<RequestId>) -> Vec<Grant> {
+/// Share out the budget by a built-in strategy, with so many rows of prompts at most. `after` is the request whose decode
+/// row came last the time before.
+pub(super) fn share(
+    strategy: BatchStrategy,
+    view: &StrategyView,
+    after: Option<RequestId>,
+    n_prompt_rows: u32,
+) -> Vec<Grant> {
     let mut sharing = Sharing { view, after, grants: Vec::new(), left: view.budget };
     match strategy {
         BatchStrategy::DecodeMaximal => {
             sharing.decode(view.budget);
-            sharing.prefill(view.budget);
+            sharing.prefill(n_prompt_rows);
         }
         BatchStrategy::PrefillPriority => {
-            sharing.prefill(view.budget);
+            sharing.prefill(n_prompt_rows);
             sharing.decode(view.budget);
         }
         BatchStrategy::Balanced => {
             let both = view.requests.iter().any(|r| r.decoding) && view.requests.iter().any(|r| !r.decoding);
             let half = if both { view.budget.div_ceil(2) } else { view.budget };
             sharing.decode(half);
-            sharing.prefill(half);
+            sharing.prefill(half.min(n_prompt_rows));
         }
     }
     sharing.grants
@@ -91,18 +98,11 @@ impl Sharing<'_> {
         }
     }
 
-    /// A chunk for each prompt, oldest first.
+    /// Chunks of prompts, by turns.
     fn prefill(&mut self, most: u32) {
-        let mut most = most.min(self.left);
-        for row in self.view.requests.iter().filter(|row| !row.decoding) {
-            let n_rows = most_rows(self.view, row).min(most);
-            if n_rows == 0 {
-                return;
-            }
-            self.grants.push(Grant { request: row.request, n_rows });
-            self.left -= n_rows;
-            most -= n_rows;
-        }
+        let grants = turns::share(self.view, most.min(self.left));
+        self.left -= grants.iter().map(|grant| grant.n_rows).sum::<u32>();
+        self.grants.extend(grants);
     }
 }
 
@@ -118,13 +118,15 @@ mod tests {
             decoding: n_remaining == 1,
             n_remaining,
             n_computed: 0,
+            priority: 0,
+            n_left_out: 0,
         };
         let requests = rows.iter().enumerate().map(row).collect();
         StrategyView { requests, budget, chunk_size, queue_depth: 0 }
     }
 
     fn shared(strategy: BatchStrategy, view: &StrategyView, after: Option<u64>) -> Vec<(u64, u32)> {
-        let grants = share(strategy, view, after.map(RequestId));
+        let grants = share(strategy, view, after.map(RequestId), view.budget);
         validate(view, &grants).expect("a built-in strategy keeps the rules");
         grants.into_iter().map(|grant| (grant.request.0, grant.n_rows)).collect()
     }

@@ -243,6 +243,10 @@ pub struct StrategyRow {
     pub n_remaining: u32,
     /// Tokens computed so far.
     pub n_computed: u32,
+    /// Lower goes first.
+    pub priority: i32,
+    /// Passes since its prompt last had a row.
+    pub n_left_out: u32,
 }
 
 /// What a custom batch strategy sees: a copy, which it may do with as it likes.

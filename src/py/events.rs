@@ -79,7 +79,16 @@ pub(super) fn describe<'py>(
             Ok("chunk")
         }
         Event::Finished(finished) => ended(finished, measured, meta),
-        Event::Tick { batch_size, decode_tokens, prefill_tokens, active_slots, queue_depth, eval, sample } => {
+        Event::Tick {
+            batch_size,
+            decode_tokens,
+            prefill_tokens,
+            active_slots,
+            queue_depth,
+            eval,
+            sample,
+            forecast,
+        } => {
             measured.set_item("batch_size", batch_size)?;
             measured.set_item("decode_tokens", decode_tokens)?;
             measured.set_item("prefill_tokens", prefill_tokens)?;
@@ -87,6 +96,7 @@ pub(super) fn describe<'py>(
             measured.set_item("queue_depth", queue_depth)?;
             measured.set_item("eval_ms", ms(*eval))?;
             measured.set_item("sample_ms", ms(*sample))?;
+            measured.set_item("forecast_ms", forecast.map(ms))?;
             Ok("tick")
         }
         Event::Queued { request, prompt_tokens, queue_depth, mode, session } => {

@@ -127,7 +127,11 @@ fn read(options: &StartOptions, settings: &BTreeMap<String, String>) -> Result<S
             n_parallel: options.n_parallel,
             n_batch: options.n_batch.unwrap_or(2048).min(n_ctx).min(options.n_ubatch),
             kv_unified: options.kv_unified.unwrap_or(true),
-            latency: Latency { fixed: Duration::from_micros(500), per_row: Duration::from_micros(10) },
+            latency: Latency {
+                fixed: Duration::from_micros(500),
+                per_row: Duration::from_micros(10),
+                ..Latency::default()
+            },
             real_time: true,
             ..SimConfig::default()
         },
@@ -151,6 +155,9 @@ fn set(simulated: &mut Simulated, name: &str, value: &str) -> Result<(), Error> 
     match name {
         "pass_ms" => config.latency.fixed = duration()?,
         "row_ms" => config.latency.per_row = duration()?,
+        "decode_row_ms" => config.latency.per_decode_row = duration()?,
+        "context_ms" => config.latency.per_context = duration()?,
+        "noise" => config.latency.noise = whole()?,
         "load_ms" => simulated.load = duration()?,
         "load_error" => simulated.fails = Some(value.to_owned()),
         "memory" => config.memory = memory(value)?,

@@ -62,7 +62,11 @@ fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyDict
         n_evicted,
         embedding_requests,
         n_embedded_texts,
-        n_embedded_tokens
+        n_embedded_tokens,
+        pass_cost_ns,
+        decode_row_cost_ns,
+        prefill_row_cost_ns,
+        context_cost_ns
     );
     Ok(dict)
 }

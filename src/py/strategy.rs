@@ -159,7 +159,10 @@ fn ask(callable: &Bound<'_, PyAny>, view: &StrategyView) -> PyResult<Vec<Grant>>
     let rows = view
         .requests
         .iter()
-        .map(|r| row_class.call1((r.request.0, r.seq.0, r.decoding, r.n_remaining, r.n_computed)))
+        .map(|r| {
+            let told = (r.request.0, r.seq.0, r.decoding, r.n_remaining, r.n_computed, r.priority, r.n_left_out);
+            row_class.call1(told)
+        })
         .collect::<PyResult<Vec<_>>>()?;
     let seen = types.getattr("StrategyView")?.call1((
         PyTuple::new(py, rows)?,

@@ -1,7 +1,7 @@
 //! The scheduler over the simulated backend in virtual time: a capacity planner for users, the target of property
 //! tests, and a benchmark.
 
-use crate::backend::sim::{Fault, SimBackend, SimConfig};
+use crate::backend::sim::{Fault, Latency, SimBackend, SimConfig};
 use crate::backend::{Backend, Pick};
 use crate::core::{
     Event, Outcome, Request, RequestId, Scheduler, SchedulerOptions, SessionState, Stats, Time, TransferId, Work,
@@ -84,6 +84,11 @@ impl Simulation {
     pub fn advance(&mut self, by: Duration) {
         self.now = self.now + by;
         self.scheduler.handle_timeout(self.now);
+    }
+
+    /// Let passes take another time from now on.
+    pub fn set_latency(&mut self, latency: Latency) {
+        self.backend.set_latency(latency);
     }
 
     /// Let the next op or pass that the fault can hit fail with it.

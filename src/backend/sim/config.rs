@@ -1,6 +1,6 @@
 //! What is simulated.
 
-use crate::core::{CellCost, EmbedLimits, Limits, MemoryKind, StateSize};
+use crate::core::{CellCost, EmbedLimits, Limits, MemoryKind, Row, StateSize, mix};
 use crate::error::TextBound;
 use crate::options::Pooling;
 use serde::{Deserialize, Serialize};
@@ -15,17 +15,40 @@ pub struct Latency {
     pub fixed: Duration,
     /// For each row.
     pub per_row: Duration,
+    /// For each row that is alone in its sequence and draws, beyond that: a decode row.
+    pub per_decode_row: Duration,
+    /// For each 1,000 tokens that a row attends to.
+    pub per_context: Duration,
+    /// By how much the lengths of equal passes vary, up and down. Unit: per mille.
+    pub noise: u32,
 }
 
 impl Default for Latency {
     fn default() -> Self {
-        Self { fixed: Duration::from_millis(10), per_row: Duration::from_millis(2) }
+        Self {
+            fixed: Duration::from_millis(10),
+            per_row: Duration::from_millis(2),
+            per_decode_row: Duration::ZERO,
+            per_context: Duration::ZERO,
+            noise: 0,
+        }
     }
 }
 
 impl Latency {
+    /// Of a pass over texts.
     pub(super) fn pass(&self, n_rows: usize) -> Duration {
         self.fixed + self.per_row * n_rows as u32
+    }
+
+    /// Of a pass that generates, by chance longer or shorter.
+    pub(super) fn decode(&self, rows: &[Row], chance: u64) -> Duration {
+        let alone = rows.chunk_by(|a, b| a.seq == b.seq).filter(|chunk| chunk.len() == 1 && chunk[0].draws).count();
+        let n_context: u64 = rows.iter().map(|row| u64::from(row.pos) + 1).sum();
+        let context = self.per_context.mul_f64(n_context as f64 / 1000.0);
+        let even = self.pass(rows.len()) + self.per_decode_row * alone as u32 + context;
+        let by_chance = (mix(chance) % 2001) as f64 / 1000.0 - 1.0;
+        even.mul_f64(1.0 + by_chance * f64::from(self.noise.min(1000)) / 1000.0)
     }
 }
 

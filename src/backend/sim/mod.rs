@@ -48,6 +48,8 @@ pub struct SimBackend {
     reading: Option<Reading>,
     injected: VecDeque<Fault>,
     random: u64,
+    /// Passes so far, for the noise of their lengths: no other chance depends on it.
+    n_passes: u64,
     abort: Arc<AtomicBool>,
 }
 
@@ -65,8 +67,14 @@ impl SimBackend {
             disk: SimDisk::default(),
             reading: None,
             injected: VecDeque::new(),
+            n_passes: 0,
             abort: Arc::default(),
         }
+    }
+
+    /// Let passes take another time from now on.
+    pub fn set_latency(&mut self, latency: Latency) {
+        self.config.latency = latency;
     }
 
     /// Let the next op or pass that the fault can hit fail with it.
@@ -340,7 +348,8 @@ impl Backend for SimBackend {
     fn decode(&mut self, rows: &[Row]) -> DecodeOutcome {
         self.assert_rows(rows);
         assert!(!self.strikes(|fault| *fault == Fault::Panic, |_| 0), "injected: the backend panics");
-        let eval = self.config.latency.pass(rows.len());
+        self.n_passes += 1;
+        let eval = self.config.latency.decode(rows, self.config.seed ^ self.n_passes);
         if let Some((status, n_kept)) = self.pass_fault(rows.len()) {
             self.cells.append(&rows[..n_kept]);
             return self.failed(rows, status);

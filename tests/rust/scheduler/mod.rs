@@ -10,6 +10,7 @@ mod promises;
 mod ram;
 mod residency;
 mod sessions;
+mod smooth;
 mod stopping;
 mod swarm;
 

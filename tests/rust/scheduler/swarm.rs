@@ -108,7 +108,7 @@ fn world() -> impl Strategy<Value = (SimConfig, SchedulerOptions)> {
         1u32..5,
         64u32..300,
         (1u32..64, prop::option::of(1u32..12)),
-        1u32..40,
+        (1u32..40, prop::sample::select(vec![0, 1, 15, 40, 200])),
         strategy,
         prop::option::of(0u32..4),
         any::<u64>(),
@@ -123,7 +123,7 @@ fn world() -> impl Strategy<Value = (SimConfig, SchedulerOptions)> {
                 n_parallel,
                 n_ctx,
                 (n_batch, n_outputs),
-                chunk_size,
+                (chunk_size, max_itl_ms),
                 strategy,
                 n_cache_seqs,
                 seed,
@@ -156,6 +156,7 @@ fn world() -> impl Strategy<Value = (SimConfig, SchedulerOptions)> {
                     n_cache_seqs,
                     ram_bytes: None,
                     disk_bytes: disk,
+                    max_itl: Duration::from_millis(max_itl_ms),
                     batch_strategy: StrategyOption::Builtin(strategy),
                 };
                 (config, options)
