@@ -47,6 +47,8 @@ class EngineApi(Submits):
         n_batch: int | None = None,
         chunk_size: int = 512,
         max_queue: int = 64,
+        max_queue_per_scope: int = 0,
+        priority_aging: float = 60.0,
         queue_full: Literal["raise", "wait"] = "raise",
         cache_prompt: bool = True,
         kv_unified: bool | None = None,
@@ -134,6 +136,10 @@ class EngineApi(Submits):
                 65536.
             max_queue: Requests that may wait for a slot; one more is refused. 0 removes the bound: a burst is then held
                 by memory alone. Unit: requests.
+            max_queue_per_scope: The same for the requests of one scope (`fair_scope`): who floods the engine leaves the
+                others their places. 0 removes the bound. Unit: requests.
+            priority_aging: Time in which a request that waits gains a level of `priority`, up to that of the most
+                urgent who waits; 0 is never. Unit: seconds. From 0 to 1000000000.
             queue_full: What a full queue does to a caller: "raise" raises `QueueFullError` at once, "wait" waits for
                 room.
             cache_prompt: Keep the tokens of finished requests and reuse them where a new prompt begins the same. Where
@@ -247,6 +253,8 @@ class EngineApi(Submits):
             "n_batch": n_batch,
             "chunk_size": chunk_size,
             "max_queue": max_queue,
+            "max_queue_per_scope": max_queue_per_scope,
+            "priority_aging": priority_aging,
             "queue_full": queue_full,
             "cache_prompt": cache_prompt,
             "kv_unified": kv_unified,
@@ -328,6 +336,7 @@ class EngineApi(Submits):
         queue_timeout: float | None = None,
         stall_timeout: float | None = 30.0,
         priority: int = 0,
+        fair_scope: Key | None = None,
         cache_prompt: bool | None = None,
         session: Key | None = None,
         cache_scope: Key | None = None,
@@ -400,6 +409,7 @@ class EngineApi(Submits):
         queue_timeout: float | None = None,
         stall_timeout: float | None = 30.0,
         priority: int = 0,
+        fair_scope: Key | None = None,
         cache_prompt: bool | None = None,
         session: Key | None = None,
         cache_scope: Key | None = None,
@@ -471,6 +481,7 @@ class EngineApi(Submits):
         queue_timeout: float | None = None,
         stall_timeout: float | None = 30.0,
         priority: int = 0,
+        fair_scope: Key | None = None,
         cache_prompt: bool | None = None,
         session: Key | None = None,
         cache_scope: Key | None = None,
@@ -543,7 +554,10 @@ class EngineApi(Submits):
             stall_timeout: Time in which a request that holds a slot makes no progress; None means no limit. Unit:
                 seconds. From 0 to 1000000000.
             priority: Who goes first: the lower, the sooner it gets a slot, and the later it gives up its cells where
-                those run short. Equal ones go by arrival. From -1000000 to 1000000.
+                those run short. Waiting raises it, see `priority_aging`. Between equal ones it is the turn of the scope
+                that was served least (`fair_scope`), and in a scope of who came first. From -1000000 to 1000000.
+            fair_scope: Whom this request is served with (as `session`): between scopes tokens are shared out fairly, so
+                that who sends much keeps nobody waiting who sends little. None takes `cache_scope`.
             cache_prompt: Reuse the tokens of earlier requests where the prompt begins the same, and keep this one's;
                 None means as the engine.
             session: Names a conversation (text, an integer, bytes, a UUID, or a tuple of them): its next request
@@ -652,6 +666,7 @@ class EngineApi(Submits):
             "queue_timeout": queue_timeout,
             "stall_timeout": stall_timeout,
             "priority": priority,
+            "fair_scope": fair_scope,
             "cache_prompt": cache_prompt,
             "session": session,
             "cache_scope": cache_scope,
@@ -726,6 +741,7 @@ class EngineApi(Submits):
         queue_timeout: float | None = None,
         stall_timeout: float | None = 30.0,
         priority: int = 0,
+        fair_scope: Key | None = None,
         cache_prompt: bool | None = None,
         session: Key | None = None,
         cache_scope: Key | None = None,
@@ -798,6 +814,7 @@ class EngineApi(Submits):
         queue_timeout: float | None = None,
         stall_timeout: float | None = 30.0,
         priority: int = 0,
+        fair_scope: Key | None = None,
         cache_prompt: bool | None = None,
         session: Key | None = None,
         cache_scope: Key | None = None,
@@ -869,6 +886,7 @@ class EngineApi(Submits):
         queue_timeout: float | None = None,
         stall_timeout: float | None = 30.0,
         priority: int = 0,
+        fair_scope: Key | None = None,
         cache_prompt: bool | None = None,
         session: Key | None = None,
         cache_scope: Key | None = None,
@@ -941,7 +959,10 @@ class EngineApi(Submits):
             stall_timeout: Time in which a request that holds a slot makes no progress; None means no limit. Unit:
                 seconds. From 0 to 1000000000.
             priority: Who goes first: the lower, the sooner it gets a slot, and the later it gives up its cells where
-                those run short. Equal ones go by arrival. From -1000000 to 1000000.
+                those run short. Waiting raises it, see `priority_aging`. Between equal ones it is the turn of the scope
+                that was served least (`fair_scope`), and in a scope of who came first. From -1000000 to 1000000.
+            fair_scope: Whom this request is served with (as `session`): between scopes tokens are shared out fairly, so
+                that who sends much keeps nobody waiting who sends little. None takes `cache_scope`.
             cache_prompt: Reuse the tokens of earlier requests where the prompt begins the same, and keep this one's;
                 None means as the engine.
             session: Names a conversation (text, an integer, bytes, a UUID, or a tuple of them): its next request
@@ -1051,6 +1072,7 @@ class EngineApi(Submits):
             "queue_timeout": queue_timeout,
             "stall_timeout": stall_timeout,
             "priority": priority,
+            "fair_scope": fair_scope,
             "cache_prompt": cache_prompt,
             "session": session,
             "cache_scope": cache_scope,
@@ -1134,6 +1156,7 @@ class EngineApi(Submits):
         queue_timeout: float | None = None,
         stall_timeout: float | None = 30.0,
         priority: int = 0,
+        fair_scope: Key | None = None,
         cache_prompt: bool | None = None,
         session: Key | None = None,
         cache_scope: Key | None = None,
@@ -1215,6 +1238,7 @@ class EngineApi(Submits):
         queue_timeout: float | None = None,
         stall_timeout: float | None = 30.0,
         priority: int = 0,
+        fair_scope: Key | None = None,
         cache_prompt: bool | None = None,
         session: Key | None = None,
         cache_scope: Key | None = None,
@@ -1295,6 +1319,7 @@ class EngineApi(Submits):
         queue_timeout: float | None = None,
         stall_timeout: float | None = 30.0,
         priority: int = 0,
+        fair_scope: Key | None = None,
         cache_prompt: bool | None = None,
         session: Key | None = None,
         cache_scope: Key | None = None,
@@ -1377,7 +1402,10 @@ class EngineApi(Submits):
             stall_timeout: Time in which a request that holds a slot makes no progress; None means no limit. Unit:
                 seconds. From 0 to 1000000000.
             priority: Who goes first: the lower, the sooner it gets a slot, and the later it gives up its cells where
-                those run short. Equal ones go by arrival. From -1000000 to 1000000.
+                those run short. Waiting raises it, see `priority_aging`. Between equal ones it is the turn of the scope
+                that was served least (`fair_scope`), and in a scope of who came first. From -1000000 to 1000000.
+            fair_scope: Whom this request is served with (as `session`): between scopes tokens are shared out fairly, so
+                that who sends much keeps nobody waiting who sends little. None takes `cache_scope`.
             cache_prompt: Reuse the tokens of earlier requests where the prompt begins the same, and keep this one's;
                 None means as the engine.
             session: Names a conversation (text, an integer, bytes, a UUID, or a tuple of them): its next request
@@ -1486,6 +1514,7 @@ class EngineApi(Submits):
             "queue_timeout": queue_timeout,
             "stall_timeout": stall_timeout,
             "priority": priority,
+            "fair_scope": fair_scope,
             "cache_prompt": cache_prompt,
             "session": session,
             "cache_scope": cache_scope,
@@ -1579,6 +1608,7 @@ class EngineApi(Submits):
         queue_timeout: float | None = None,
         stall_timeout: float | None = 30.0,
         priority: int = 0,
+        fair_scope: Key | None = None,
         cache_prompt: bool | None = None,
         session: Key | None = None,
         cache_scope: Key | None = None,
@@ -1661,7 +1691,10 @@ class EngineApi(Submits):
             stall_timeout: Time in which a request that holds a slot makes no progress; None means no limit. Unit:
                 seconds. From 0 to 1000000000.
             priority: Who goes first: the lower, the sooner it gets a slot, and the later it gives up its cells where
-                those run short. Equal ones go by arrival. From -1000000 to 1000000.
+                those run short. Waiting raises it, see `priority_aging`. Between equal ones it is the turn of the scope
+                that was served least (`fair_scope`), and in a scope of who came first. From -1000000 to 1000000.
+            fair_scope: Whom this request is served with (as `session`): between scopes tokens are shared out fairly, so
+                that who sends much keeps nobody waiting who sends little. None takes `cache_scope`.
             cache_prompt: Reuse the tokens of earlier requests where the prompt begins the same, and keep this one's;
                 None means as the engine.
             session: Names a conversation (text, an integer, bytes, a UUID, or a tuple of them): its next request
@@ -1771,6 +1804,7 @@ class EngineApi(Submits):
             "queue_timeout": queue_timeout,
             "stall_timeout": stall_timeout,
             "priority": priority,
+            "fair_scope": fair_scope,
             "cache_prompt": cache_prompt,
             "session": session,
             "cache_scope": cache_scope,
@@ -1866,6 +1900,7 @@ class EngineApi(Submits):
         queue_timeout: float | None = None,
         stall_timeout: float | None = 30.0,
         priority: int = 0,
+        fair_scope: Key | None = None,
         cache_prompt: bool | None = None,
         session: Key | None = None,
         cache_scope: Key | None = None,
@@ -1949,7 +1984,10 @@ class EngineApi(Submits):
             stall_timeout: Time in which a request that holds a slot makes no progress; None means no limit. Unit:
                 seconds. From 0 to 1000000000.
             priority: Who goes first: the lower, the sooner it gets a slot, and the later it gives up its cells where
-                those run short. Equal ones go by arrival. From -1000000 to 1000000.
+                those run short. Waiting raises it, see `priority_aging`. Between equal ones it is the turn of the scope
+                that was served least (`fair_scope`), and in a scope of who came first. From -1000000 to 1000000.
+            fair_scope: Whom this request is served with (as `session`): between scopes tokens are shared out fairly, so
+                that who sends much keeps nobody waiting who sends little. None takes `cache_scope`.
             cache_prompt: Reuse the tokens of earlier requests where the prompt begins the same, and keep this one's;
                 None means as the engine.
             session: Names a conversation (text, an integer, bytes, a UUID, or a tuple of them): its next request
@@ -2059,6 +2097,7 @@ class EngineApi(Submits):
             "queue_timeout": queue_timeout,
             "stall_timeout": stall_timeout,
             "priority": priority,
+            "fair_scope": fair_scope,
             "cache_prompt": cache_prompt,
             "session": session,
             "cache_scope": cache_scope,
@@ -2149,6 +2188,7 @@ class EngineApi(Submits):
         queue_timeout: float | None = None,
         stall_timeout: float | None = 30.0,
         priority: int = 0,
+        fair_scope: Key | None = None,
         cache_prompt: bool | None = None,
         session: Key | None = None,
         cache_scope: Key | None = None,
@@ -2225,6 +2265,7 @@ class EngineApi(Submits):
         queue_timeout: float | None = None,
         stall_timeout: float | None = 30.0,
         priority: int = 0,
+        fair_scope: Key | None = None,
         cache_prompt: bool | None = None,
         session: Key | None = None,
         cache_scope: Key | None = None,
@@ -2300,6 +2341,7 @@ class EngineApi(Submits):
         queue_timeout: float | None = None,
         stall_timeout: float | None = 30.0,
         priority: int = 0,
+        fair_scope: Key | None = None,
         cache_prompt: bool | None = None,
         session: Key | None = None,
         cache_scope: Key | None = None,
@@ -2376,7 +2418,10 @@ class EngineApi(Submits):
             stall_timeout: Time in which a request that holds a slot makes no progress; None means no limit. Unit:
                 seconds. From 0 to 1000000000.
             priority: Who goes first: the lower, the sooner it gets a slot, and the later it gives up its cells where
-                those run short. Equal ones go by arrival. From -1000000 to 1000000.
+                those run short. Waiting raises it, see `priority_aging`. Between equal ones it is the turn of the scope
+                that was served least (`fair_scope`), and in a scope of who came first. From -1000000 to 1000000.
+            fair_scope: Whom this request is served with (as `session`): between scopes tokens are shared out fairly, so
+                that who sends much keeps nobody waiting who sends little. None takes `cache_scope`.
             cache_prompt: Reuse the tokens of earlier requests where the prompt begins the same, and keep this one's;
                 None means as the engine.
             session: Names a conversation (text, an integer, bytes, a UUID, or a tuple of them): its next request
@@ -2486,6 +2531,7 @@ class EngineApi(Submits):
             "queue_timeout": queue_timeout,
             "stall_timeout": stall_timeout,
             "priority": priority,
+            "fair_scope": fair_scope,
             "cache_prompt": cache_prompt,
             "session": session,
             "cache_scope": cache_scope,
@@ -2558,6 +2604,7 @@ class EngineApi(Submits):
         pooling: Literal["auto", "mean", "cls", "last", "none"] = "auto",
         normalize: Literal["euclidean", "taxicab", "max_abs", "none"] | int = "euclidean",
         priority: int = 0,
+        fair_scope: Key | None = None,
         timeout: float | None = None,
         queue_timeout: float | None = None,
         pooling_type: Literal["auto", "mean", "cls", "last", "none"] | None = None,
@@ -2574,8 +2621,11 @@ class EngineApi(Submits):
             normalize: What a vector is divided by: "euclidean" (its length, 2), "taxicab" (the sum of its values
                 without signs, 1), "max_abs" (its largest value, of which 32760 is made, 0), "none" (nothing, -1), or
                 the number of another p-norm. True means "euclidean", False "none". From -1 to 1000000.
-            priority: Who goes first among requests for embeddings: the lower, the sooner. Equal ones take turns, text
-                by text. From -1000000 to 1000000.
+            priority: Who goes first among requests for embeddings: the lower, the sooner. Waiting raises it, see
+                `priority_aging`. Equal ones take turns, text by text, and scopes share tokens fairly (`fair_scope`).
+                From -1000000 to 1000000.
+            fair_scope: Whom this request is served with (text, an integer, bytes, a UUID, or a tuple of them); None is
+                a scope of its own.
             timeout: Time for the whole request, from submission; None means no limit. Unit: seconds. From 0 to
                 1000000000.
             queue_timeout: Time until its first text is computed; None means no limit. Unit: seconds. From 0 to
@@ -2600,6 +2650,7 @@ class EngineApi(Submits):
             "pooling": pooling,
             "normalize": normalize,
             "priority": priority,
+            "fair_scope": fair_scope,
             "timeout": timeout,
             "queue_timeout": queue_timeout,
         }

@@ -36,6 +36,8 @@ class StartOptions(TypedDict, total=False):
     n_batch: int | None
     chunk_size: int
     max_queue: int
+    max_queue_per_scope: int
+    priority_aging: float
     queue_full: Literal["raise", "wait"]
     cache_prompt: bool
     kv_unified: bool | None
@@ -103,6 +105,7 @@ class RequestOptions(TypedDict, total=False):
     queue_timeout: float | None
     stall_timeout: float | None
     priority: int
+    fair_scope: Key | None
     cache_prompt: bool | None
     session: Key | None
     cache_scope: Key | None
@@ -158,6 +161,7 @@ class EmbedOptions(TypedDict, total=False):
     pooling: Literal["auto", "mean", "cls", "last", "none"]
     normalize: Literal["euclidean", "taxicab", "max_abs", "none"] | int
     priority: int
+    fair_scope: Key | None
     timeout: float | None
     queue_timeout: float | None
 
@@ -228,6 +232,28 @@ START_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
                 "held by memory alone."
             ),
             unit="requests",
+        ),
+        "max_queue_per_scope": OptionSpec(
+            name="max_queue_per_scope",
+            type="int",
+            default=0,
+            doc=(
+                "The same for the requests of one scope (`fair_scope`): who floods the engine leaves the others "
+                "their places. 0 removes the bound."
+            ),
+            unit="requests",
+        ),
+        "priority_aging": OptionSpec(
+            name="priority_aging",
+            type="float",
+            default=60.0,
+            doc=(
+                "Time in which a request that waits gains a level of `priority`, up to that of the most urgent "
+                "who waits; 0 is never."
+            ),
+            minimum=0.0,
+            maximum=1000000000.0,
+            unit="seconds",
         ),
         "queue_full": OptionSpec(
             name="queue_full",
@@ -766,10 +792,21 @@ REQUEST_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
             default=0,
             doc=(
                 "Who goes first: the lower, the sooner it gets a slot, and the later it gives up its cells where"
-                " those run short. Equal ones go by arrival."
+                " those run short. Waiting raises it, see `priority_aging`. Between equal ones it is the turn of"
+                " the scope that was served least (`fair_scope`), and in a scope of who came first."
             ),
             minimum=-1000000.0,
             maximum=1000000.0,
+        ),
+        "fair_scope": OptionSpec(
+            name="fair_scope",
+            type="Key | None",
+            default=None,
+            doc=(
+                "Whom this request is served with (as `session`): between scopes tokens are shared out fairly, "
+                "so that who sends much keeps nobody waiting who sends little. None takes `cache_scope`."
+            ),
+            optional=True,
         ),
         "cache_prompt": OptionSpec(
             name="cache_prompt",
@@ -1255,11 +1292,22 @@ EMBED_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
             type="int",
             default=0,
             doc=(
-                "Who goes first among requests for embeddings: the lower, the sooner. Equal ones take turns, "
-                "text by text."
+                "Who goes first among requests for embeddings: the lower, the sooner. Waiting raises it, see "
+                "`priority_aging`. Equal ones take turns, text by text, and scopes share tokens fairly "
+                "(`fair_scope`)."
             ),
             minimum=-1000000.0,
             maximum=1000000.0,
+        ),
+        "fair_scope": OptionSpec(
+            name="fair_scope",
+            type="Key | None",
+            default=None,
+            doc=(
+                "Whom this request is served with (text, an integer, bytes, a UUID, or a tuple of them); None is"
+                " a scope of its own."
+            ),
+            optional=True,
         ),
         "timeout": OptionSpec(
             name="timeout",

@@ -46,7 +46,10 @@ LLM = table(
     honoured("max_num_batched_tokens", "None takes 512", becomes="n_batch"),
     honoured("enable_prefix_caching", "None takes True", becomes="cache_prompt"),
     free("enable_chunked_prefill", "prompts are always read in chunks, so that none holds up the others"),
-    free("scheduling_policy", "requests go by `priority`; equal ones by what their `cache_scope` was served, then by arrival"),
+    free(
+        "scheduling_policy",
+        "requests go by `priority`; equal ones by what their `cache_scope` was served, then by arrival",
+    ),
     refused("gpu_memory_utilization", _MEMORY, 0.9, 0.92),
     refused("kv_cache_memory_bytes", _MEMORY, None),
     refused("swap_space", "`prompt_cache_ram_mb=` of `Engine`, which `LLM` takes too", 4),
