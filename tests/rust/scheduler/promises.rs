@@ -27,7 +27,8 @@ fn many_requests_share_passes_and_each_gets_the_text_that_it_gets_alone() {
 
 #[test]
 fn a_prompt_is_read_in_chunks_beside_running_decodes() {
-    let mut sim = Simulation::new(config(2, 8192), SchedulerOptions { chunk_size: 100, ..options(2) });
+    let mut sim =
+        Simulation::new(config(2, 8192), SchedulerOptions { chunk_size: 100, max_itl: Duration::ZERO, ..options(2) });
     sim.submit(request(1, prompt(5), 50)).expect("room");
     for _ in 0..5 {
         sim.step();

@@ -42,6 +42,12 @@ fn with_streams(latency: Latency, max_itl_ms: u64, n_prompt: u32, n_tokens: u64)
     sim
 }
 
+fn steps(sim: &mut Simulation, n: u32) {
+    for _ in 0..n {
+        sim.step();
+    }
+}
+
 /// What happened until a request had its first token.
 #[derive(Debug)]
 struct Arrival {
@@ -127,9 +133,9 @@ fn a_short_prompt_behind_a_long_one_has_its_first_token_in_a_few_passes() {
         for id in 1..=n_streams {
             sim.submit(request(id, tokens(id, 100), 3000)).expect("room");
         }
-        (0..200).for_each(|_| drop(sim.step()));
+        steps(&mut sim, 200);
         sim.submit(long(4000)).expect("room");
-        (0..3).for_each(|_| drop(sim.step()));
+        steps(&mut sim, 3);
         sim.submit(request(200, tokens(200, 60), 5)).expect("room");
         sim.events();
         let arrival = until_first_token(&mut sim, 200);
@@ -142,7 +148,7 @@ fn a_short_prompt_behind_a_long_one_has_its_first_token_in_a_few_passes() {
 fn another_speed_of_the_machine_is_followed_within_some_passes() {
     let mut sim = with_streams(CPU, 200, 100, 100);
     sim.submit(long(6000)).expect("room");
-    (0..20).for_each(|_| drop(sim.step()));
+    steps(&mut sim, 20);
     let slower = Latency {
         fixed: CPU.fixed * 3,
         per_row: CPU.per_row * 3,
@@ -151,7 +157,7 @@ fn another_speed_of_the_machine_is_followed_within_some_passes() {
         ..CPU
     };
     sim.set_latency(slower);
-    (0..8).for_each(|_| drop(sim.step()));
+    steps(&mut sim, 8);
     sim.events();
     let arrival = until_first_token(&mut sim, LONG);
     assert!(arrival.worst() <= allowed(&slower, 200), "{:?}: {:?}", arrival.worst(), arrival.passes);
@@ -163,7 +169,7 @@ fn what_streams_wait_for_between_passes_counts() {
     let rows_after = |pause_ms| {
         let mut sim = with_streams(Latency { noise: 0, ..CPU }, 200, 100, 100);
         sim.submit(long(4000)).expect("room");
-        (0..10).for_each(|_| drop(sim.step()));
+        steps(&mut sim, 10);
         sim.events();
         sim.advance(Duration::from_millis(pause_ms));
         sim.step();
