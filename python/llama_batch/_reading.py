@@ -121,6 +121,8 @@ class _ByHand:
     def __init__(self, key: str, *, in_call: bool) -> None:
         self._key = key
         self._in_call = in_call
+        self._mark = ""
+        """What began the call, as it was written: what is said if no call comes of it."""
         self._pending = ""
         self._depth: list[str] | None = None
         """What of the arguments is open: braces, brackets, a string, an escape; None before they begin."""
@@ -133,6 +135,7 @@ class _ByHand:
             before, mark, rest = self._pending.partition(OPEN)
             if mark:
                 content, self._pending, self._in_call = before.rstrip(), rest, True
+                self._mark = before[len(content) :] + mark
             else:
                 # White space goes with the call where one follows.
                 content = _held(self._pending, (OPEN,))[0].rstrip()
@@ -143,8 +146,8 @@ class _ByHand:
     def finish(self) -> Added:
         if self._in_call and self._depth is not None:
             return Added()
-        rest, self._pending = self._pending, ""
-        return Added(content=(OPEN + rest if self._in_call and rest.strip() else rest))
+        rest, self._pending = self._mark + self._pending, ""
+        return Added(content=rest)
 
     def _call(self) -> tuple[ToolCallDelta, ...]:
         call_id = name = None

@@ -7,14 +7,13 @@ import http.client
 import json
 import socket
 import sys
-import threading
 import time
 from typing import TYPE_CHECKING
 
 import pytest
-from live_server import Process, post
+from live_server import Process, post, served_whole
 from llama_batch import Engine
-from llama_batch.server import ApiKey, KeyRing, Settings, lifecycle
+from llama_batch.server import ApiKey, KeyRing, Settings
 from llama_batch.server.protocol import allow_files
 
 if TYPE_CHECKING:
@@ -110,27 +109,9 @@ def test_what_is_no_http_does_not_stand_in_the_answer_before_it(port: int) -> No
 @contextlib.contextmanager
 def hasty(monkeypatch: pytest.MonkeyPatch, **settings: object) -> Iterator[int]:
     """A server that waits for heads for a moment only: its port."""
-    found: list[lifecycle.Server] = []
-    startup = lifecycle.Server.startup
-
-    async def started(self: lifecycle.Server, sockets: list[socket.socket] | None = None) -> None:
-        await startup(self, sockets)
-        found.append(self)
-
-    monkeypatch.setattr(lifecycle.Server, "startup", started)
-    engine = Engine("sim:?pass_ms=1")
-    options = {"port": 0, "head_timeout_s": 0.3}
     made = Settings().changed(**settings)
-    thread = threading.Thread(target=lambda: lifecycle.serve(engine, made, **options))  # type: ignore[arg-type]
-    thread.start()
-    try:
-        while not found:
-            time.sleep(0.01)
-        yield found[0].servers[0].sockets[0].getsockname()[1]
-    finally:
-        found[0].should_exit = True
-        thread.join(20)
-        assert not thread.is_alive()
+    with served_whole(monkeypatch, Engine("sim:?pass_ms=1"), made, head_timeout_s=0.3) as (port, _):
+        yield port
 
 
 def test_heads_that_do_not_come_end_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import left_over
 import pytest
 import soak
 from live_server import Process, post, served
@@ -217,8 +218,8 @@ def test_clients_that_vanish_leave_nothing_behind() -> None:
         assert stats.n_generated_tokens < stats.n_submitted * 250
         assert n_fds() <= before
         assert not tally.strange
-        assert not soak.disagreements(tally, soak.metrics(port))
-        assert not soak.exactly(port)
+        assert not left_over.disagreements(tally, left_over.metrics(port))
+        assert not left_over.exactly(port)
         engine.close()
 
 
@@ -228,17 +229,17 @@ def test_a_served_model_survives_a_soak(capsys: pytest.CaptureFixture[str], monk
 
 
 def test_a_soak_tells_what_stays_behind() -> None:
-    before = soak.Held(slots=0, waiting=0, fds=17, threads=3, rss_mb=100)
-    assert not soak.leaks(before, before, n_helpers=4, rss_mb=10)
-    after = soak.Held(slots=1, waiting=2, fds=18, threads=8, rss_mb=111)
-    assert len(soak.leaks(before, after, n_helpers=4, rss_mb=10)) == 5
-    told = dict.fromkeys((f"llama_batch_requests_finished_total.{reason}" for reason in soak.ENDS), 1.0)
+    before = left_over.Held(slots=0, waiting=0, fds=17, threads=3, rss_mb=100)
+    assert not left_over.leaks(before, before, n_helpers=4, rss_mb=10)
+    after = left_over.Held(slots=1, waiting=2, fds=18, threads=8, rss_mb=111)
+    assert len(left_over.leaks(before, after, n_helpers=4, rss_mb=10)) == 5
+    told = dict.fromkeys((f"llama_batch_requests_finished_total.{reason}" for reason in left_over.ENDS), 1.0)
     told |= {"llama_batch_request_failures_total.queue_full": 1.0, "llama_batch_generation_tokens_total": 40.0}
     tally = soak.Tally(sent=6, answered=4, tokens=40)
     tally.statuses.update({200: 4, 429: 1})
-    assert not soak.disagreements(tally, told)
+    assert not left_over.disagreements(tally, told)
     tally.answered, tally.tokens = 5, 41
     tally.statuses.update({200: 1, 429: 1})
-    assert len(soak.disagreements(tally, told)) == 4
+    assert len(left_over.disagreements(tally, told)) == 4
     tally.sent = 4
-    assert len(soak.disagreements(tally, told)) == 5
+    assert len(left_over.disagreements(tally, told)) == 5

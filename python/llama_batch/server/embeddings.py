@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import struct
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from llama_batch.errors import LlamaBatchError, RequestTimeoutError
 from llama_batch.server.asking import beside, check_model, check_prompt, priority_of
 from llama_batch.server.failures import HttpError
+from llama_batch.server.service import ClientGoneError
 
 if TYPE_CHECKING:
+    from llama_batch.engine import Engine
     from llama_batch.server.requests import EmbeddingRequest
     from llama_batch.server.service import Call
 
@@ -58,10 +63,23 @@ async def _embedded(call: Call, request: EmbeddingRequest) -> Any:
         options["priority"] = priority
     with call.service.admitted(call.client):
         job = await beside(call, lambda: call.service.engine.embed(texts, **options))
-        made = await call.attended(job)
+        try:
+            made = await call.attended(job)
+        except (ClientGoneError, RequestTimeoutError):
+            call.service.charge_later(call.client, partial(asyncio.to_thread, _n_tokens, call.service.engine, texts))
+            raise
     call.client.charge(made.usage.prompt_tokens)
     call.facts["prompt_tokens"] = made.usage.prompt_tokens
     return made
+
+
+def _n_tokens(engine: Engine, texts: list[Any]) -> int:
+    """The tokens of texts whose request has no result that would tell."""
+    try:
+        model = engine.model
+        return sum(len(model.tokenize(text)) if isinstance(text, str) else len(text) for text in texts)
+    except LlamaBatchError:  # there is no model yet, or none any more: nothing was read
+        return 0
 
 
 def _texts(request: EmbeddingRequest) -> list[Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.exceptions import HTTPException
 
 from llama_batch.errors import LlamaBatchError
-from llama_batch.server.failures import HttpError, as_http
+from llama_batch.server.failures import HttpError
 from llama_batch.server.logs import LOGGER, tell
 from llama_batch.server.service import Call, ClientGoneError
 
@@ -193,7 +193,7 @@ def _failure(error: Exception, call: Call) -> HttpError:
         )
         code = _HTTP_CODES.get(error.status_code)
         return HttpError(error.status_code, message, code=code, headers=error.headers)
-    return as_http(error, retry_after_s=call.service.retry_after_s(), param=call.prompt_field)
+    return call.failure(error)
 
 
 def _unnamed(error: Exception) -> Any:

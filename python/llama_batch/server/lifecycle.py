@@ -122,6 +122,7 @@ def serve(
     drain_s: float = 30.0,
     max_connections: int = 1000,
     head_timeout_s: float = 60.0,
+    write_timeout_s: float = 60.0,
     **uvicorn_options: Any,
 ) -> None:
     """Serve an engine until a signal ends it; then close the engine.
@@ -134,6 +135,8 @@ def serve(
         drain_s: how long requests may take to finish after the first signal. Unit: seconds.
         max_connections: connections at once; more get 503. The process is allowed as many files as that takes.
         head_timeout_s: the time in which a request line and its headers must come. Unit: seconds.
+        write_timeout_s: the time in which a client must read some of what was sent to it; then its request is cancelled
+            and its connection closed. 0 is no limit. Unit: seconds.
         uvicorn_options: more for `uvicorn.Config`, such as `ssl_keyfile`.
 
     Raises:
@@ -146,7 +149,7 @@ def serve(
     app = build(engine, settings)
     if (n_files := allow_files(max_connections)) < max_connections:
         tell("few files may be open", logging.WARNING, at_most=n_files, max_connections=max_connections)
-    bounds = Connections(max_connections, head_timeout_s)
+    bounds = Connections(max_connections, head_timeout_s, write_timeout_s)
     protocol: Any = partial(LimitedProtocol, bounds=bounds)
     config = uvicorn.Config(
         app,

@@ -8,7 +8,7 @@ from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Any
 
 from llama_batch.errors import LlamaBatchError
-from llama_batch.server.failures import HttpError, as_http
+from llama_batch.server.failures import HttpError
 from llama_batch.server.json_io import dumps
 
 if TYPE_CHECKING:
@@ -122,8 +122,7 @@ class SseStream:
         except (LlamaBatchError, HttpError) as error:
             if not self._is_open:
                 raise
-            retry_after_s = self._call.service.retry_after_s()
-            failure = as_http(error, retry_after_s=retry_after_s, param=self._call.prompt_field)
+            failure = self._call.failure(error)
             self._call.facts["error"] = failure.code
             await self.write(b"event: error\n" + event(failure.body()))
         finally:
