@@ -288,6 +288,38 @@ async def test_fields_are_honoured_or_named(client: AsgiClient, body: dict[str, 
         assert "xxxxxxxxxx" not in answer.text
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (TEXT, {"prompt": "x", "best_of": 100}, "best_of"),
+        (TEXT, {"prompt": "x", "max_tokens": 101}, "max_tokens"),
+        (TEXT, {"prompt": "x", "n_predict": 101}, "n_predict"),
+        (TEXT, {"prompt": "x", "structured_outputs": {"choice": ["a"] * 100}}, "structured_outputs"),
+        (TEXT, {"prompt": ["x"] * 100, "n": 2}, "n"),
+        (TEXT, {"prompt": ["x"] * 200}, "prompt"),
+        (TEXT, {"prompt": "x" * 99_999}, "prompt"),
+        (TEXT, {"prompt": [99_999]}, "prompt"),
+        (CHAT, {"messages": HELLO, "max_completion_tokens": 101}, "max_completion_tokens"),
+        (CHAT, {"messages": HELLO, "response_format": {"type": "json_schema", "json_schema": {
+            "name": "x", "schema": {"description": "x" * 70_000}}}}, "response_format"),
+        (CHAT, {"messages": HELLO, "chat_template_kwargs": {"a": {"b": float("1e300")}}, "top_k": -1}, "top_k"),
+        ("/completion", {"prompt": "x", "n_cmpl": 100}, "n_cmpl"),
+        ("/completion", {"prompt": [99_999]}, "prompt"),
+        ("/v1/embeddings", {"input": [99_999]}, "input"),
+        ("/v1/embeddings", {"input": ""}, "input"),
+        ("/v1/embeddings", {"input": "x", "timeout": -1}, "timeout"),
+        ("/tokenize", {"prompt": "x", "content": "y"}, "content"),
+        ("/detokenize", {"tokens": [99_999]}, "tokens"),
+        ("/detokenize", {"tokens": [-1]}, "tokens"),
+        ("/apply-template", {"messages": [{"role": "user"}]}, "messages.0.content"),
+        ("/apply-template", {"messages": [{"role": "nobody", "content": "x"}]}, "messages.0.role"),
+    ],
+)  # fmt: skip
+async def test_errors_name_the_field_that_was_sent(engine: Engine, path: str, body: dict[str, Any], param: str) -> None:
+    answer = await AsgiClient(create_app(engine, max_tokens=100)).post(path, body)
+    assert (answer.status, answer.error["param"]) == (400, param), answer.text
+
+
 async def test_unknown_fields_come_with_a_suggestion(client: AsgiClient) -> None:
     answer = await client.post(CHAT, {"messages": HELLO, "max_token": 5})
     assert answer.error["message"] == "unknown field 'max_token'; did you mean 'max_tokens'?"
