@@ -183,6 +183,8 @@ def vanish_by_httpx(port: int, rng: random.Random, tally: Tally, until: float) -
                 pass
     except httpx.ReadTimeout:
         pass
+    except httpx.TransportError as error:
+        raise ConnectionError(f"{type(error).__name__}: {error}") from error
 
 
 def library() -> Any:
@@ -207,10 +209,12 @@ def crowd(server: LlamaServer, tally: Tally, n_clients: int, seconds: float, see
                 vanish(server.port, rng, tally, end)
             except OSError as error:
                 tally.tell(f"{type(error).__name__}: {error}")
+                if server.exit_code is not None:
+                    return
 
     with ThreadPoolExecutor(n_clients) as pool:
         clients = [pool.submit(client, number) for number in range(n_clients)]
-        while wait(clients, PROGRESS_S).not_done:
+        while wait(clients, PROGRESS_S).not_done and server.exit_code is None:
             fds, threads, rss_mb = outside(server.pid)
             holds = f"the server has {fds} files, {threads} threads, {rss_mb:.0f} MiB"
             say(f"{time.monotonic() - began:.0f} of {seconds:.0f} s: {tally.summary()}; {holds}")
@@ -249,7 +253,8 @@ def soak(server: LlamaServer, n_clients: int, seconds: float, rss_mb: float) -> 
         wrong += disagreements(tally, metrics(server.port, until))
         wrong += exactly(server.port, until)
     except OSError as error:
-        wrong.append(f"the server does not answer: {type(error).__name__}: {error}")
+        ended = "" if server.exit_code is None else f" (it has ended with {server.exit_code})"
+        wrong.append(f"the server does not answer{ended}: {type(error).__name__}: {error}")
     print(f"{tally.summary()}\nleft: {dict(tally.ways)}")
     return wrong + tally.strange[:10]
 
