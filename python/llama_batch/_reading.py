@@ -241,17 +241,19 @@ class _Native:
 
     def _with_rest(self, message: ChatMessage) -> ChatMessage:
         """A message with what its text ends in, where that began a call of which nothing came: so it was said."""
-        text, places = self.text, self._places()
-        place = max((at for at, marker in places if not marker.startswith(CLOSING)), default=len(text))
-        place = min(place, len(_held(text, self._markers)[0]))
-        if place == len(text) or message.tool_calls:
-            return message
-        if not _alike(self._parsed(text[:place]), message) or not self._is_saying(place):
-            return message
+        last = [at for at, marker in self._places() if not marker.startswith(CLOSING)][-1:]
+        for place in (*last, len(_held(self.text, self._markers)[0])):
+            if self._is_lost(message, place):
+                return ChatMessage(self._said(message, place), message.reasoning_content)
+        return message
+
+    def _is_lost(self, message: ChatMessage, place: int) -> bool:
+        """Whether what the text ends in, from a mark or the beginning of one on, is nowhere in its message."""
+        text = self.text
+        if place == len(text) or not _alike(self._parsed(text[:place]), message) or not self._is_saying(place):
+            return False
         behind = self._parsed(text + ".")
-        if behind is not None and text[place:] not in behind.content:
-            return message
-        return ChatMessage(self._said(message, place), message.reasoning_content)
+        return behind is None or text[place:] in behind.content
 
     def _is_saying(self, place: int) -> bool:
         """Whether what stands at a place of the text, and is no mark, is said."""

@@ -157,7 +157,15 @@ def test_what_cannot_be_read_is_what_was_said(engine: Engine, template: str) -> 
 @pytest.mark.parametrize("template", [templates.TOOLS, THINKS_AND_CALLS], ids=["calls", "thoughts and calls"])
 def test_a_call_that_an_answer_only_begins_is_what_was_said(engine: Engine, template: str) -> None:
     calling = native(engine, template, tools=TOOLS)
-    for ending in ("<tool_call>", "<tool_call>\n", "<tool_call>\n{", '<tool_call>\n{"name', "<tool_c", "<"):
+    for ending in (
+        "<tool_call>",
+        "<tool_call>\n",
+        "<tool_call>\n{",
+        '<tool_call>\n{"name',
+        "<tool_c",
+        "<",
+        "<tool_call>\n<",
+    ):
         for before in ("", "Hello ", "Hello.\n", "<b> is < "):
             text = before + ending
             assert read(calling, text) == streamed(calling, text) == ChatMessage(text), text
