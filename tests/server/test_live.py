@@ -6,7 +6,6 @@ import contextlib
 import gc
 import http.client
 import json
-import logging
 import os
 import random
 import signal
@@ -109,17 +108,6 @@ def test_other_addresses_are_open_to_keys_from_file_and_environment(tmp_path: Pa
         assert not [line for line in server.lines if "sk-" in line]
 
 
-@pytest.fixture
-def quiet_again() -> Iterator[None]:
-    """The loggers as they were: the command sets them up for its process."""
-    loggers = [logging.getLogger(name) for name in ("llama_batch", "uvicorn", "llama_batch.llama_cpp")]
-    before = [(list(logger.handlers), logger.propagate, logger.level) for logger in loggers]
-    yield
-    for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
-        logger.handlers[:], logger.propagate = handlers, propagate
-        logger.setLevel(level)
-
-
 @pytest.mark.usefixtures("quiet_again")
 @pytest.mark.parametrize(
     ("flags", "code"),
@@ -157,6 +145,7 @@ def test_a_port_that_is_taken_is_told(capsys: pytest.CaptureFixture[str]) -> Non
 def test_hosts_are_checked_at_loopback() -> None:
     with Process("--model", "sim:") as server:
         port = server.port
+        assert server.told("listening")["url"] == f"http://127.0.0.1:{port}"
         assert post(port, "/health", None, {"Host": "evil.example"})[0] == 403
         assert post(port, "/health", None, {"Host": f"localhost:{port}"})[0] == 200
 

@@ -206,7 +206,8 @@ def _unnamed(error: Exception) -> Any:
 def _log(call: Call, answer: _Answer, error: BaseException | None) -> None:
     """One line for each request."""
     status = _CLIENT_CLOSED if call.is_gone else answer.status
-    is_grave = status is None or (status >= 500 and status != 501)
+    # What asks for the state of a server gets to know it, whatever it is.
+    is_grave = status is None or (status >= 500 and status != 501 and call.scope["path"] not in PUBLIC)
     # Callers in this process hear of it themselves, and may have set up no log, which prints warnings then.
     is_told = call.service.settings.trust_callers
     client = call.scope.get("client")

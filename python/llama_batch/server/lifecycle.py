@@ -68,8 +68,12 @@ class Server(uvicorn.Server):
         for listener in self.servers:
             for each in listener.sockets:
                 host, port = each.getsockname()[:2]
-                tell("listening", host=host, port=port, model=self._service.model_name)
+                tell("listening", url=self._url(host, port), host=host, port=port, model=self._service.model_name)
         self._loading = asyncio.create_task(self._load())
+
+    def _url(self, host: str, port: int) -> str:
+        """Where clients find it."""
+        return f"http{'s' if self.config.is_ssl else ''}://{f'[{host}]' if ':' in host else host}:{port}"
 
     async def _load(self) -> None:
         try:
