@@ -93,6 +93,14 @@ def test_what_is_no_http_gets_an_error_as_all_others(port: int, sent: bytes) -> 
         assert error_in(heard(connection)) == (400, "invalid_http")
 
 
+@pytest.mark.parametrize("chunk", [b"zz\r\n", b"ffffffffffffffff1\r\n", b"2\r\n{}x\r\n"], ids=["words", "huge", "long"])
+def test_a_body_in_broken_chunks_gets_an_error_as_all_others(port: int, chunk: bytes) -> None:
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with connect(port) as connection:
+        connection.sendall(head + chunk)
+        assert error_in(heard(connection)) == (400, "invalid_http")
+
+
 def test_what_is_no_http_does_not_stand_in_the_answer_before_it(port: int) -> None:
     body = b'{"prompt":"x","max_tokens":5000,"stream":true}'
     head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)

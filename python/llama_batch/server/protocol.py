@@ -168,9 +168,14 @@ class LimitedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._is_answering():
-            # Whatever is said now would stand in the middle of the answer to the request before.
-            self.transport.close()
-            return
+            cycle: Any = self.cycle
+            if self.pipeline or cycle.response_started or not cycle.more_body:
+                # Whatever is said now would stand in the middle of the answer to the request before.
+                self.transport.close()
+                return
+            # What is wrong is the body of a request that nothing was said to yet: it has no client any more.
+            cycle.disconnected = True
+            cycle.message_event.set()
         body = dumps(error.body())
         headers = {
             "content-type": "application/json",
