@@ -10,9 +10,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from asgi_client import AsgiClient, until
 from live_server import post, served_whole
 from llama_batch import Engine
-from llama_batch.server import Settings
+from llama_batch.server import Settings, create_app
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -141,6 +142,28 @@ def test_a_client_that_does_not_read_is_given_up(monkeypatch: pytest.MonkeyPatch
             with pytest.raises(ConnectionError):  # nor does the system keep anything for it
                 heard(connection)
         assert post(port, TEXT, {"prompt": "x", "max_tokens": 2})[0] == 200
+
+
+@pytest.mark.anyio
+async def test_nothing_more_is_made_of_an_answer_whose_client_left(engine: Engine) -> None:
+    made: list[int] = []
+    app = create_app(engine)
+    client = AsgiClient(app)
+    body = {"prompt": ["x"] * 8, "max_tokens": 100, "stream": True}
+
+    async def counting(scope: Any, receive: Any, send: Any) -> None:
+        async def counted(message: Any) -> None:
+            made.append(len(message.get("body", b"")))
+            if len(made) == 3:
+                await until(lambda: not engine.stats().in_flight)  # all of the answers is there
+            await send(message)
+
+        await app(scope, receive, counted)
+
+    client._app = counting
+    await client.post(TEXT, body, leave_after_parts=2)
+    assert not app.state.service.n_active
+    assert len(made) < 8
 
 
 def test_what_is_held_for_a_client_that_does_not_read_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
