@@ -122,7 +122,8 @@ class TokensApi:
         Example:
             >>> len(llm.embed("Hello, world!"))
         """
-        texts = [input] if isinstance(input, str) else list(input) if isinstance(input, Sequence) else [input]
+        given: Any = input
+        texts = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
         if not all(isinstance(text, str) for text in texts):
             raise OptionError("embed takes a text, or a list of texts")
         ready: list[Any] = texts
