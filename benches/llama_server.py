@@ -110,6 +110,11 @@ class LlamaServer:
             raise RuntimeError("it was not started")
         return self._process.pid
 
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended; None while it runs."""
+        return None if self._process is None else self._process.poll()
+
     def log(self, n_bytes: int = 2000) -> str:
         """The end of what it logged.
 

@@ -6,37 +6,38 @@ their end:
 
     python benches/soak.py --minutes 30
 
-Ends with 1, and says why, if slots, waiting requests, file descriptors, threads or memory are left over, if the next
-request is not answered, or if the server's /metrics do not agree with what the clients counted.
+Tells on standard error every ten seconds how far it is. Ends within its minutes and two more, the loading of the model
+apart, whatever the server does: with 1, and why, if slots, waiting requests, file descriptors, threads or memory are
+left over, if the next request is not answered, or if the server's /metrics do not agree with what the clients counted.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
-import http.client
 import importlib
+import itertools
 import json
+import math
 import random
 import socket
 import struct
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from left_over import PATH, TIMEOUT_S, disagreements, exactly, leaks, metrics, outside, settled
 from llama_server import HOST, LlamaServer
 
-PATH = "/v1/completions"
-TIMEOUT_S = 120.0
-SETTLE_S = 60.0
+GRACE_S = 120.0
+"""For all that comes behind the clients' time: what is late then is wrong."""
+PROGRESS_S = 10.0
 LONGEST = 200
 """Tokens of an answer that lasts."""
-N_EXACT = 10
-N_EXACT_TOKENS = 7
 WAYS = {"connect": 1, "head": 2, "body": 2, "unread": 3, "begun": 4, "whole": 2, "httpx": 2}
 """Where a client leaves, and how often: after connecting; in the head; in the body; before it reads anything, so while
 its prompt waits or is read; after some of the answer; at its end; in an answer that httpx reads."""
@@ -62,6 +63,18 @@ class Tally:
     tokens: int = 0
     strange: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def summary(self) -> str:
+        """All of it in a line."""
+        with self.lock:
+            n_ways, statuses = sum(self.ways.values()), dict(self.statuses)
+        read = f"{self.answered} read whole, {self.tokens} tokens, {len(self.strange)} strange"
+        return f"{n_ways} connections, {self.sent} requests, statuses {statuses}, {read}"
+
+    def tell(self, strange: str) -> None:
+        """Note what no client should see."""
+        with self.lock:
+            self.strange.append(strange)
 
     def note(self, head: bytes, rest: bytes, *, whole: bool) -> None:
         """Count an answer, as far as it was read."""
@@ -100,19 +113,20 @@ def request(rng: random.Random, *, complete: bool = True) -> bytes:
     return head.encode() + text
 
 
-def vanish(port: int, rng: random.Random, tally: Tally) -> None:
+def vanish(port: int, rng: random.Random, tally: Tally, until: float = math.inf) -> None:
     """Open a connection, send some of a request, read some of the answer, and leave in one way or another.
 
     Args:
         port: of the server.
         rng: draws what is done.
         tally: is told what was seen.
+        until: when to leave in any case, by `time.monotonic`. Unit: seconds.
     """
     [way] = rng.choices([*WAYS], [*WAYS.values()])
     with tally.lock:
         tally.ways[way] += 1
     if way == "httpx":
-        vanish_by_httpx(port, rng, tally)
+        vanish_by_httpx(port, rng, tally, until)
         return
     with socket.create_connection((HOST, port), timeout=TIMEOUT_S) as connection:
         sent = request(rng, complete=way != "body")
@@ -124,55 +138,53 @@ def vanish(port: int, rng: random.Random, tally: Tally) -> None:
             with tally.lock:
                 tally.sent += 1
         connection.sendall(sent)
-        read_some(connection, rng, tally, way)
+        read_some(connection, rng, tally, way, until)
         if rng.random() < 0.5:  # a reset instead of a farewell
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-def read_some(connection: socket.socket, rng: random.Random, tally: Tally, way: str) -> None:
+def read_some(connection: socket.socket, rng: random.Random, tally: Tally, way: str, until: float) -> None:
     """Read as much of an answer as a way of leaving has it."""
     if way not in {"begun", "whole"}:
         time.sleep(rng.random() * 0.05)
         return
-    got, n_parts = b"", rng.randrange(1, 6) if way == "begun" else sys.maxsize
-    if way == "begun":
-        connection.settimeout(rng.random() * 0.5)
+    got, n_parts, is_whole = b"", rng.randrange(1, 6) if way == "begun" else sys.maxsize, False
+    longest_s = rng.random() * 0.5 if way == "begun" else TIMEOUT_S
     try:
-        while n_parts and (part := connection.recv(rng.choice((1, 200, 4096)) if way == "begun" else 65536)):
-            got, n_parts = got + part, n_parts - 1
+        while n_parts and not is_whole and (left_s := until - time.monotonic()) > 0:
+            connection.settimeout(min(longest_s, left_s))
+            part = connection.recv(rng.choice((1, 200, 4096)) if way == "begun" else 65536)
+            got, n_parts, is_whole = got + part, n_parts - 1, not part
     except TimeoutError:
-        if way == "whole":
-            with tally.lock:
-                tally.strange.append(f"nothing came for {TIMEOUT_S:g} s")
-    else:
-        if way == "whole" and not got:
-            with tally.lock:
-                tally.strange.append("a connection was closed without an answer")
+        if way == "whole" and time.monotonic() < until:
+            tally.tell(f"nothing came for {TIMEOUT_S:g} s")
+    if way == "whole" and is_whole and not got:
+        tally.tell("a connection was closed without an answer")
     head, _, rest = got.partition(b"\r\n\r\n")
-    tally.note(head, rest, whole=way == "whole")
+    tally.note(head, rest, whole=way == "whole" and is_whole)
 
 
-def vanish_by_httpx(port: int, rng: random.Random, tally: Tally) -> None:
+def vanish_by_httpx(port: int, rng: random.Random, tally: Tally, until: float) -> None:
     """The same by a library's client, which closes a stream that it has begun to read."""
     httpx = library()
     if httpx is None:
         return
     body = {"prompt": f"Number {rng.randrange(1000)}", "max_tokens": LONGEST, "stream": True}
+    n_parts, read_s = rng.randrange(1, 6), min(rng.choice((0.1, TIMEOUT_S)), max(0.1, until - time.monotonic()))
     with tally.lock:
         tally.sent += 1
     try:
         with (
-            httpx.Client(
-                timeout=httpx.Timeout(TIMEOUT_S, read=rng.choice((0.1, TIMEOUT_S))), trust_env=False
-            ) as client,
+            httpx.Client(timeout=httpx.Timeout(TIMEOUT_S, read=read_s), trust_env=False) as client,
             client.stream("POST", f"http://{HOST}:{port}{PATH}", json=body) as answer,
         ):
             tally.note(f"HTTP/1.1 {answer.status_code}".encode(), b"", whole=False)
-            for number, _ in enumerate(answer.iter_raw()):
-                if number == rng.randrange(1, 6):
-                    break
+            for _ in itertools.islice(answer.iter_raw(), n_parts):
+                pass
     except httpx.ReadTimeout:
         pass
+    except httpx.TransportError as error:
+        raise ConnectionError(f"{type(error).__name__}: {error}") from error
 
 
 def library() -> Any:
@@ -185,148 +197,34 @@ def library() -> Any:
     return None
 
 
-@dataclass(frozen=True)
-class Held:
-    """What a server holds at a moment. `rss_mb` is in MiB."""
-
-    slots: int
-    waiting: int
-    fds: int
-    threads: int
-    rss_mb: float
-
-
-def get(port: int, path: str, body: Any = None) -> tuple[int, str]:
-    """Ask, or send a body: the status and the text."""
-    connection = http.client.HTTPConnection(HOST, port, timeout=TIMEOUT_S)
-    try:
-        connection.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body))
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode()
-    finally:
-        connection.close()
-
-
-def metrics(port: int) -> dict[str, float]:
-    """The server's figures: those without labels but its own by name, others by name and the last label's value."""
-    figures = {}
-    for line in get(port, "/metrics")[1].splitlines():
-        if not line.startswith("#") and "_bucket{" not in line:
-            series, _, value = line.rpartition(" ")
-            name, _, labels = series.partition("{")
-            last = labels.rstrip("}").rsplit(",", 1)[-1].partition("=")
-            figures[name if last[0] == "engine" else f"{name}.{last[2].strip(chr(34))}"] = float(value)
-    return figures
-
-
-def held(pid: int, port: int) -> Held:
-    """Look at a server, from outside and by its own account. What is outside is known on Linux alone."""
-    told = metrics(port)
-    slots, waiting = (int(told[f"llama_batch_num_requests_{name}"]) for name in ("running", "waiting"))
-    folder = Path("/proc") / str(pid)
-    if not folder.exists():
-        return Held(slots, waiting, 0, 0, 0.0)
-    lines = (folder / "status").read_text(encoding="utf-8").splitlines()
-    status = dict(line.split(":", 1) for line in lines if ":" in line)
-    n_fds = len(list((folder / "fd").iterdir()))
-    return Held(slots, waiting, n_fds, int(status["Threads"]), int(status["VmRSS"].split()[0]) / 1024)
-
-
-def settled(pid: int, port: int, before: Held | None = None) -> Held:
-    """What a server holds once it has noticed that everybody left."""
-    end = time.monotonic() + SETTLE_S
-    while True:
-        now = held(pid, port)
-        is_quiet = not now.slots and not now.waiting and (before is None or now.fds <= before.fds)
-        if is_quiet or time.monotonic() > end:
-            return now
-        time.sleep(0.2)
-
-
-def leaks(before: Held, after: Held, *, n_helpers: int, rss_mb: float) -> list[str]:
-    """What is left over.
-
-    Args:
-        before: what the server held after its first clients.
-        after: what it holds in the end.
-        n_helpers: threads that may have come: the event loop starts helpers as they are needed, up to a number.
-        rss_mb: memory that may have come. Unit: MiB.
-
-    Returns:
-        A sentence for each kind of thing.
-    """
-    told = [
-        (after.slots > 0, f"{after.slots} slots are in use though nobody is there"),
-        (after.waiting > 0, f"{after.waiting} requests wait though nobody is there"),
-        (after.fds > before.fds, f"{after.fds} file descriptors are open, and {before.fds} were before"),
-        (after.threads > before.threads + n_helpers, f"{after.threads} threads, and {before.threads} before"),
-        (after.rss_mb > before.rss_mb + rss_mb, f"{after.rss_mb:.0f} MiB, and {before.rss_mb:.0f} MiB before"),
-    ]
-    return [sentence for is_so, sentence in told if is_so]
-
-
-ENDS = ("eog", "stop", "max_tokens", "context_full")
-
-
-def disagreements(tally: Tally, told: dict[str, float]) -> list[str]:
-    """Where a server's account cannot be true for what its clients saw.
-
-    Args:
-        tally: what clients saw since the server began.
-        told: its metrics in the end.
-
-    Returns:
-        A sentence for each.
-    """
-    by_reason = {name.rpartition(".")[2]: n for name, n in told.items() if "requests_finished_total." in name}
-    finished, complete = sum(by_reason.values()), sum(by_reason[reason] for reason in ENDS)
-    refused = told["llama_batch_request_failures_total.queue_full"]
-    tokens = told["llama_batch_generation_tokens_total"]
-    checks = [
-        (finished + refused > tally.sent, f"{finished + refused:.0f} requests are told of, and {tally.sent} were sent"),
-        (finished < tally.statuses[200], f"{finished:.0f} requests ended, and {tally.statuses[200]} answers began"),
-        (complete < tally.answered, f"{complete:.0f} requests are complete, and {tally.answered} answers were read"),
-        (refused < tally.statuses[429], f"{refused:.0f} were refused, and {tally.statuses[429]} clients saw that"),
-        (tokens < tally.tokens, f"{tokens:.0f} tokens were generated, and {tally.tokens} were read"),
-    ]
-    return [sentence for is_so, sentence in checks if is_so]
-
-
-def exactly(port: int) -> list[str]:
-    """Requests one after the other, which are answered, and counted to the token."""
-    before = metrics(port)
-    body = {"prompt": "The next one is", "max_tokens": N_EXACT_TOKENS, "ignore_eos": True}
-    for _ in range(N_EXACT):
-        status, text = get(port, PATH, body)
-        if status != 200 or json.loads(text)["usage"]["completion_tokens"] != N_EXACT_TOKENS:
-            return [f"the next request is not answered: {status}, {text[:200]}"]
-    after = metrics(port)
-    counted = [
-        ("llama_batch_requests_finished_total.max_tokens", N_EXACT),
-        ("llama_batch_generation_tokens_total", N_EXACT * N_EXACT_TOKENS),
-    ]
-    return [
-        f"{name} grew by {after[name] - before[name]:g} instead of {grown}"
-        for name, grown in counted
-        if after[name] - before[name] != grown
-    ]
-
-
-def crowd(port: int, tally: Tally, n_clients: int, seconds: float, seed: int) -> None:
-    """Let clients come and vanish for a time."""
-    end = time.monotonic() + seconds
+def crowd(server: LlamaServer, tally: Tally, n_clients: int, seconds: float, seed: int) -> None:
+    """Let clients come and vanish for a time, and tell how far they are."""
+    began = time.monotonic()
+    end = began + seconds
 
     def client(number: int) -> None:
         rng = random.Random(seed * 1000 + number)
         while time.monotonic() < end:
             try:
-                vanish(port, rng, tally)
+                vanish(server.port, rng, tally, end)
             except OSError as error:
-                with tally.lock:
-                    tally.strange.append(f"{type(error).__name__}: {error}")
+                tally.tell(f"{type(error).__name__}: {error}")
+                if server.exit_code is not None:
+                    return
 
     with ThreadPoolExecutor(n_clients) as pool:
-        list(pool.map(client, range(n_clients)))
+        clients = [pool.submit(client, number) for number in range(n_clients)]
+        while wait(clients, PROGRESS_S).not_done and server.exit_code is None:
+            fds, threads, rss_mb = outside(server.pid)
+            holds = f"the server has {fds} files, {threads} threads, {rss_mb:.0f} MiB"
+            say(f"{time.monotonic() - began:.0f} of {seconds:.0f} s: {tally.summary()}; {holds}")
+        for each in clients:
+            each.result()
+
+
+def say(text: str) -> None:
+    """Tell whoever waits."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def soak(server: LlamaServer, n_clients: int, seconds: float, rss_mb: float) -> list[str]:
@@ -341,16 +239,24 @@ def soak(server: LlamaServer, n_clients: int, seconds: float, rss_mb: float) -> 
     Returns:
         What is wrong, a sentence each.
     """
-    tally = Tally()
-    crowd(server.port, tally, n_clients, seconds / 5, seed=1)
-    before = settled(server.pid, server.port)
-    crowd(server.port, tally, n_clients, seconds * 4 / 5, seed=2)
-    after = settled(server.pid, server.port, before)
-    print(f"{sum(tally.ways.values())} connections: {dict(tally.ways)}")
-    print(f"{tally.sent} requests, statuses {dict(tally.statuses)}, {tally.answered} read whole, {tally.tokens} tokens")
-    print(f"before {before}\nafter  {after}")
-    wrong = leaks(before, after, n_helpers=32, rss_mb=rss_mb) + disagreements(tally, metrics(server.port))
-    return wrong + exactly(server.port) + tally.strange[:10]
+    tally, until = Tally(), time.monotonic() + seconds + GRACE_S
+    wrong: list[str] = []
+    try:
+        crowd(server, tally, n_clients, seconds / 5, seed=1)
+        say("warm; it settles")
+        before = settled(server.pid, server.port, until)
+        crowd(server, tally, n_clients, seconds * 4 / 5, seed=2)
+        say("all have left; it settles")
+        after = settled(server.pid, server.port, until, before)
+        print(f"before {before}\nafter  {after}")
+        wrong += leaks(before, after, n_helpers=32, rss_mb=rss_mb)
+        wrong += disagreements(tally, metrics(server.port, until))
+        wrong += exactly(server.port, until)
+    except OSError as error:
+        ended = "" if server.exit_code is None else f" (it has ended with {server.exit_code})"
+        wrong.append(f"the server does not answer{ended}: {type(error).__name__}: {error}")
+    print(f"{tally.summary()}\nleft: {dict(tally.ways)}")
+    return wrong + tally.strange[:10]
 
 
 def main() -> int:
@@ -374,6 +280,7 @@ def main() -> int:
              "--n-threads": chosen.threads, "--log-level": "warning"}  # fmt: skip
     words = [str(word) for flag in flags.items() for word in flag]
     with LlamaServer(Path(sys.executable), ["-m", "llama_batch.cli", "serve", *words]) as server:
+        say(f"{model} is loaded")
         wrong = soak(server, chosen.clients, chosen.minutes * 60, chosen.rss_mb)
         log = server.log()
     for sentence in [*wrong, *(["the server's log says:", log] if "Traceback" in log or wrong else [])]:

@@ -30,9 +30,9 @@ from llama_batch.compat.vllm import LLM, SamplingParams  # was: from vllm import
 
 Arguments, their defaults and the shape of what comes back are the originals'. An argument is *honoured*; or it has
 *no meaning*, and nothing depends on its value; or it is *refused*: its default is taken, any other value is an
-`OptionError` that says what to use instead. An argument that is unknown is an `OptionError`, too. Start options of
-`Engine` may be given to `Llama` and `LLM` as well (`n_parallel=8`), and their attribute `engine` is the engine
-beneath.
+`OptionError` that says what to use instead. An unknown argument of `Llama` or `LLM` is an `OptionError`, too; one of
+another call is Python's `TypeError`, as it is with the originals. Start options of `Engine` may be given to `Llama` and
+`LLM` as well (`n_parallel=8`), and their attribute `engine` is the engine beneath.
 
 Any number of threads may call one `Llama` or one `LLM` at once; their requests share each forward pass.
 """

@@ -121,6 +121,8 @@ class _ByHand:
     def __init__(self, key: str, *, in_call: bool) -> None:
         self._key = key
         self._in_call = in_call
+        self._mark = ""
+        """What began the call, as it was written: what is said if no call comes of it."""
         self._pending = ""
         self._depth: list[str] | None = None
         """What of the arguments is open: braces, brackets, a string, an escape; None before they begin."""
@@ -133,6 +135,7 @@ class _ByHand:
             before, mark, rest = self._pending.partition(OPEN)
             if mark:
                 content, self._pending, self._in_call = before.rstrip(), rest, True
+                self._mark = before[len(content) :] + mark
             else:
                 # White space goes with the call where one follows.
                 content = _held(self._pending, (OPEN,))[0].rstrip()
@@ -143,8 +146,8 @@ class _ByHand:
     def finish(self) -> Added:
         if self._in_call and self._depth is not None:
             return Added()
-        rest, self._pending = self._pending, ""
-        return Added(content=(OPEN + rest if self._in_call and rest.strip() else rest))
+        rest, self._pending = self._mark + self._pending, ""
+        return Added(content=rest)
 
     def _call(self) -> tuple[ToolCallDelta, ...]:
         call_id = name = None
@@ -226,38 +229,69 @@ class _Native:
 
     def whole(self) -> ChatMessage:
         """The message that the whole text is; what cannot be read is content."""
-        found = self._parser.parse(self.text, False)
-        if found is not None and (_says(message := self._message(found)) or self._is_silence()):
-            return message
+        message = self._parsed(self.text)
+        if message is not None and (_says(message) or self._is_silence()):
+            return self._with_rest(message)
         return self._salvaged()
+
+    def _parsed(self, text: str) -> ChatMessage | None:
+        """The message that a text is, if it is one."""
+        found = self._parser.parse(text, False)
+        return None if found is None else self._message(found)
+
+    def _with_rest(self, message: ChatMessage) -> ChatMessage:
+        """A message with what its text ends in, where that began a call of which nothing came: so it was said."""
+        last = [at for at, marker in self._places() if not marker.startswith(CLOSING)][-1:]
+        for place in (*last, len(_held(self.text, self._markers)[0])):
+            if self._is_lost(message, place):
+                return ChatMessage(self._said(message, place), message.reasoning_content)
+        return message
+
+    def _is_lost(self, message: ChatMessage, place: int) -> bool:
+        """Whether what the text ends in, from a mark or the beginning of one on, is nowhere in its message."""
+        text = self.text
+        if place == len(text) or not _alike(self._parsed(text[:place]), message) or not self._is_saying(place):
+            return False
+        behind = self._parsed(text + ".")
+        return behind is None or text[place:] in behind.content
+
+    def _is_saying(self, place: int) -> bool:
+        """Whether what stands at a place of the text, and is no mark, is said."""
+        known = self._parsed(self.text[:place] + ".")
+        return known is not None and known.content.endswith(".") and not known.tool_calls
+
+    def _places(self) -> list[tuple[int, str]]:
+        """Where marks are, in order."""
+        return sorted(
+            (found.start(), marker) for marker in self._markers for found in re.finditer(re.escape(marker), self.text)
+        )
+
+    def _said(self, message: ChatMessage, place: int) -> str:
+        """What was said: all from the content on, or from a place where there is none."""
+        behind = self.text.find(message.reasoning_content) + len(message.reasoning_content)
+        begin = self.text.find(message.content, behind)
+        return self.text[begin if message.content and begin >= 0 else place :].lstrip()
 
     def _is_silence(self) -> bool:
         """Whether a text in which nothing is read is silence, and no call that came to nothing."""
         if not self.text.strip():
             return True
         # Behind thoughts anything can be said; behind what begins a call nothing can, or all of it is what was said.
-        found = self._parser.parse(self.text + ".", False)
-        return found is not None and not self._message(found).content.startswith(self.text.lstrip())
+        message = self._parsed(self.text + ".")
+        return message is not None and not message.content.startswith(self.text.lstrip())
 
     def _salvaged(self) -> ChatMessage:
         """What can be read up to some mark, and the rest as content: a call gone wrong takes nothing with it."""
         text = self.text
-        places = sorted(
-            (found.start(), marker) for marker in self._markers for found in re.finditer(re.escape(marker), text)
-        )
-        for place, marker in places[: -MAX_SALVAGES - 1 : -1]:
-            found = self._parser.parse(text[:place], False)
-            message = ChatMessage() if found is None else self._message(found)
-            if not _says(message):
+        for place, marker in self._places()[: -MAX_SALVAGES - 1 : -1]:
+            message = self._parsed(text[:place])
+            if message is None or not _says(message):
                 continue
             if message.tool_calls:
                 rest = text[place:].removeprefix(marker if marker.startswith(CLOSING) else "").strip()
                 said = f"{message.content}\n{rest}" if message.content and rest else message.content + rest
             else:
-                begin = text.find(
-                    message.content, text.find(message.reasoning_content) + len(message.reasoning_content)
-                )
-                said = text[begin if message.content and begin >= 0 else place :].lstrip()
+                said = self._said(message, place)
             return ChatMessage(said, message.reasoning_content, message.tool_calls)
         return ChatMessage(text)
 
@@ -331,6 +365,14 @@ class _Native:
 def _says(message: ChatMessage) -> bool:
     """Whether there is anything in a message."""
     return bool(message.content or message.reasoning_content or message.tool_calls)
+
+
+def _alike(one: ChatMessage | None, other: ChatMessage) -> bool:
+    """Whether messages say the same, but for white space at the end."""
+    if one is None:
+        return not _says(other)
+    same = one.reasoning_content == other.reasoning_content and one.content.rstrip() == other.content.rstrip()
+    return same and not one.tool_calls and not other.tool_calls
 
 
 def _more(told: str, now: str) -> str:

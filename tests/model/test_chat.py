@@ -154,6 +154,29 @@ def test_what_cannot_be_read_is_what_was_said(engine: Engine, template: str) -> 
         assert streamed(calling, text).content.rstrip() == text.rstrip(), text
 
 
+@pytest.mark.parametrize("template", [templates.TOOLS, THINKS_AND_CALLS], ids=["calls", "thoughts and calls"])
+def test_a_call_that_an_answer_only_begins_is_what_was_said(engine: Engine, template: str) -> None:
+    calling = native(engine, template, tools=TOOLS)
+    for ending in (
+        "<tool_call>",
+        "<tool_call>\n",
+        "<tool_call>\n{",
+        '<tool_call>\n{"name',
+        "<tool_c",
+        "<",
+        "<tool_call>\n<",
+    ):
+        for before in ("", "Hello ", "Hello.\n", "<b> is < "):
+            text = before + ending
+            assert read(calling, text) == streamed(calling, text) == ChatMessage(text), text
+    if template == THINKS_AND_CALLS:
+        for said in ("<tool_call>", "Hello <tool_call>", 'Hello\n<tool_call>\n{"name', "a <"):
+            text = f"<think>\nHm.\n</think>\n\n{said}"
+            assert read(calling, text) == streamed(calling, text) == ChatMessage(said, "Hm."), text
+    cut = read(calling, 'Hello\n<tool_call>\n{"name": "weather", "arguments": {"city": "Ro')
+    assert (cut.content, [call.name for call in cut.tool_calls]) == ("Hello", ["weather"])
+
+
 @pytest.mark.parametrize("size", [1, 5, 1000])
 @pytest.mark.parametrize(
     ("behind", "said"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,3 +36,14 @@ def slow() -> Iterator[Engine]:
 @pytest.fixture
 def client(engine: Engine) -> AsgiClient:
     return AsgiClient(create_app(engine))
+
+
+@pytest.fixture
+def quiet_again() -> Iterator[None]:
+    """The loggers as they were: the command sets them up for its process."""
+    loggers = [logging.getLogger(name) for name in ("llama_batch", "uvicorn", "llama_batch.llama_cpp")]
+    before = [(list(logger.handlers), logger.propagate, logger.level) for logger in loggers]
+    yield
+    for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
+        logger.handlers[:], logger.propagate = handlers, propagate
+        logger.setLevel(level)

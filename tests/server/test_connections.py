@@ -7,14 +7,13 @@ import http.client
 import json
 import socket
 import sys
-import threading
 import time
 from typing import TYPE_CHECKING
 
 import pytest
-from live_server import Process, post
+from live_server import Process, post, served_whole
 from llama_batch import Engine
-from llama_batch.server import ApiKey, KeyRing, Settings, lifecycle
+from llama_batch.server import ApiKey, KeyRing, Settings
 from llama_batch.server.protocol import allow_files
 
 if TYPE_CHECKING:
@@ -94,6 +93,14 @@ def test_what_is_no_http_gets_an_error_as_all_others(port: int, sent: bytes) -> 
         assert error_in(heard(connection)) == (400, "invalid_http")
 
 
+@pytest.mark.parametrize("chunk", [b"zz\r\n", b"ffffffffffffffff1\r\n", b"2\r\n{}x\r\n"], ids=["words", "huge", "long"])
+def test_a_body_in_broken_chunks_gets_an_error_as_all_others(port: int, chunk: bytes) -> None:
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with connect(port) as connection:
+        connection.sendall(head + chunk)
+        assert error_in(heard(connection)) == (400, "invalid_http")
+
+
 def test_what_is_no_http_does_not_stand_in_the_answer_before_it(port: int) -> None:
     body = b'{"prompt":"x","max_tokens":5000,"stream":true}'
     head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
@@ -110,27 +117,9 @@ def test_what_is_no_http_does_not_stand_in_the_answer_before_it(port: int) -> No
 @contextlib.contextmanager
 def hasty(monkeypatch: pytest.MonkeyPatch, **settings: object) -> Iterator[int]:
     """A server that waits for heads for a moment only: its port."""
-    found: list[lifecycle.Server] = []
-    startup = lifecycle.Server.startup
-
-    async def started(self: lifecycle.Server, sockets: list[socket.socket] | None = None) -> None:
-        await startup(self, sockets)
-        found.append(self)
-
-    monkeypatch.setattr(lifecycle.Server, "startup", started)
-    engine = Engine("sim:?pass_ms=1")
-    options = {"port": 0, "head_timeout_s": 0.3}
     made = Settings().changed(**settings)
-    thread = threading.Thread(target=lambda: lifecycle.serve(engine, made, **options))  # type: ignore[arg-type]
-    thread.start()
-    try:
-        while not found:
-            time.sleep(0.01)
-        yield found[0].servers[0].sockets[0].getsockname()[1]
-    finally:
-        found[0].should_exit = True
-        thread.join(20)
-        assert not thread.is_alive()
+    with served_whole(monkeypatch, Engine("sim:?pass_ms=1"), made, head_timeout_s=0.3) as (port, _):
+        yield port
 
 
 def test_heads_that_do_not_come_end_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:

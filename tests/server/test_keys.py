@@ -156,6 +156,52 @@ async def test_going_away_is_no_way_around_a_limit(slow: Engine) -> None:
     assert (await client.post(TEXT, body, headers=bearer("sk-thrifty"))).status == 429
 
 
+@pytest.mark.parametrize("texts", [["x" * 1000] * 4, [[5] * 1000] * 4])
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/embedding"])
+async def test_embeddings_that_are_left_are_charged(slow: Engine, path: str, texts: list[Any]) -> None:
+    key = ApiKey.of("sk-one", tokens_per_minute=10_000)
+    app = create_app(slow, keys=KeyRing([key]))
+    charged: list[int] = []
+    app.state.service.client(key).charge = charged.append
+    client = AsgiClient(app, bearer("sk-one"))
+    await client.post(path, {"input": texts}, leave_after_s=0.02)
+    await until(lambda: bool(charged))
+    assert not slow.stats().n_embedded_texts or slow.stats().in_flight == 0
+    whole = (await client.post(path, {"input": texts})).json()
+    assert len(charged) == 2
+    assert charged[0] == charged[1]
+    assert "usage" not in whole or whole["usage"]["total_tokens"] == charged[0]
+
+
+async def test_embeddings_that_are_late_are_charged(slow: Engine) -> None:
+    key = ApiKey.of("sk-one", tokens_per_minute=10_000)
+    app = create_app(slow, keys=KeyRing([key]))
+    charged: list[int] = []
+    app.state.service.client(key).charge = charged.append
+    client = AsgiClient(app, bearer("sk-one"))
+    answer = await client.post("/v1/embeddings", {"input": ["x" * 1000] * 4, "timeout": 0.02})
+    assert answer.status == 408
+    await until(lambda: bool(charged))
+    for wrong in ({"input": ""}, {"input": [99_999]}):
+        assert (await client.post("/v1/embeddings", wrong)).status == 400
+    await asyncio.sleep(0.05)
+    assert len(charged) == 1
+
+
+@pytest.mark.parametrize("n", [1, 3])
+async def test_what_is_left_is_charged_as_what_is_told(engine: Engine, n: int) -> None:
+    key = ApiKey.of("sk-one", tokens_per_minute=10_000)
+    app = create_app(engine, keys=KeyRing([key]))
+    charged: list[int] = []
+    app.state.service.client(key).charge = charged.append
+    body = {"prompt": "x" * 100, "n": n, "max_tokens": 2000}
+    n_prompt = (await AsgiClient(app, bearer("sk-one")).post(TEXT, {**body, "max_tokens": 0})).json()["usage"]
+    charged.clear()
+    await AsgiClient(app, bearer("sk-one")).post(TEXT, {**body, "stream": True}, leave_after_parts=1)
+    await until(lambda: bool(charged))
+    assert n_prompt["prompt_tokens"] <= charged[0] < n_prompt["prompt_tokens"] + n * 2000
+
+
 def test_keys_come_from_files(tmp_path: Path) -> None:
     lines = tmp_path / "keys.txt"
     lines.write_text("# ours\nsk-one\n\nsk-two name=two requests_per_minute=1.5 max_tokens=10 scope=team priority=-2\n")

@@ -6,7 +6,6 @@ import contextlib
 import gc
 import http.client
 import json
-import logging
 import os
 import random
 import signal
@@ -17,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import left_over
 import pytest
 import soak
 from live_server import Process, post, served
@@ -108,17 +108,6 @@ def test_other_addresses_are_open_to_keys_from_file_and_environment(tmp_path: Pa
         assert not [line for line in server.lines if "sk-" in line]
 
 
-@pytest.fixture
-def quiet_again() -> Iterator[None]:
-    """The loggers as they were: the command sets them up for its process."""
-    loggers = [logging.getLogger(name) for name in ("llama_batch", "uvicorn", "llama_batch.llama_cpp")]
-    before = [(list(logger.handlers), logger.propagate, logger.level) for logger in loggers]
-    yield
-    for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
-        logger.handlers[:], logger.propagate = handlers, propagate
-        logger.setLevel(level)
-
-
 @pytest.mark.usefixtures("quiet_again")
 @pytest.mark.parametrize(
     ("flags", "code"),
@@ -156,6 +145,7 @@ def test_a_port_that_is_taken_is_told(capsys: pytest.CaptureFixture[str]) -> Non
 def test_hosts_are_checked_at_loopback() -> None:
     with Process("--model", "sim:") as server:
         port = server.port
+        assert server.told("listening")["url"] == f"http://127.0.0.1:{port}"
         assert post(port, "/health", None, {"Host": "evil.example"})[0] == 403
         assert post(port, "/health", None, {"Host": f"localhost:{port}"})[0] == 200
 
@@ -217,8 +207,8 @@ def test_clients_that_vanish_leave_nothing_behind() -> None:
         assert stats.n_generated_tokens < stats.n_submitted * 250
         assert n_fds() <= before
         assert not tally.strange
-        assert not soak.disagreements(tally, soak.metrics(port))
-        assert not soak.exactly(port)
+        assert not left_over.disagreements(tally, left_over.metrics(port))
+        assert not left_over.exactly(port)
         engine.close()
 
 
@@ -228,17 +218,17 @@ def test_a_served_model_survives_a_soak(capsys: pytest.CaptureFixture[str], monk
 
 
 def test_a_soak_tells_what_stays_behind() -> None:
-    before = soak.Held(slots=0, waiting=0, fds=17, threads=3, rss_mb=100)
-    assert not soak.leaks(before, before, n_helpers=4, rss_mb=10)
-    after = soak.Held(slots=1, waiting=2, fds=18, threads=8, rss_mb=111)
-    assert len(soak.leaks(before, after, n_helpers=4, rss_mb=10)) == 5
-    told = dict.fromkeys((f"llama_batch_requests_finished_total.{reason}" for reason in soak.ENDS), 1.0)
+    before = left_over.Held(slots=0, waiting=0, fds=17, threads=3, rss_mb=100)
+    assert not left_over.leaks(before, before, n_helpers=4, rss_mb=10)
+    after = left_over.Held(slots=1, waiting=2, fds=18, threads=8, rss_mb=111)
+    assert len(left_over.leaks(before, after, n_helpers=4, rss_mb=10)) == 5
+    told = dict.fromkeys((f"llama_batch_requests_finished_total.{reason}" for reason in left_over.ENDS), 1.0)
     told |= {"llama_batch_request_failures_total.queue_full": 1.0, "llama_batch_generation_tokens_total": 40.0}
     tally = soak.Tally(sent=6, answered=4, tokens=40)
     tally.statuses.update({200: 4, 429: 1})
-    assert not soak.disagreements(tally, told)
+    assert not left_over.disagreements(tally, told)
     tally.answered, tally.tokens = 5, 41
     tally.statuses.update({200: 1, 429: 1})
-    assert len(soak.disagreements(tally, told)) == 4
+    assert len(left_over.disagreements(tally, told)) == 4
     tally.sent = 4
-    assert len(soak.disagreements(tally, told)) == 5
+    assert len(left_over.disagreements(tally, told)) == 5

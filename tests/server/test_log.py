@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from asgi_client import AsgiClient
 from llama_batch.server import create_app
-from llama_batch.server.logs import JsonLines, TextLines
+from llama_batch.server.logs import JsonLines, TextLines, set_up
 
 if TYPE_CHECKING:
     from llama_batch import Engine
@@ -91,3 +91,36 @@ async def test_a_client_that_left_is_logged_as_such(slow: Engine, lines: Any) ->
     await client.post(TEXT, {"prompt": "x", "max_tokens": 1000}, leave_after_s=0.05)
     await client.post(TEXT, body=[b"{", b"}"], leave_after_s=0.0)
     assert json.loads(lines()[0])["status"] == 499
+
+
+@pytest.mark.parametrize(
+    ("log_format", "at_terminal", "formatter"),
+    [
+        ("auto", True, TextLines),
+        ("auto", False, JsonLines),
+        ("json", True, JsonLines),
+        ("text", False, TextLines),
+    ],
+)
+@pytest.mark.usefixtures("quiet_again")
+async def test_people_read_text_and_programs_json(
+    monkeypatch: pytest.MonkeyPatch, log_format: Any, at_terminal: bool, formatter: type[logging.Formatter]
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: at_terminal)
+    set_up(log_format)
+    [handler] = logging.getLogger("llama_batch").handlers
+    assert isinstance(handler.formatter, formatter)
+
+
+async def test_a_balancer_that_asks_while_a_server_ends_is_no_alarm(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "llama_batch.server")
+    app = create_app(engine)
+    app.state.service.is_draining = True
+    for path, level in (("/health", logging.INFO), (TEXT, logging.WARNING)):
+        caplog.clear()
+        client = AsgiClient(app)
+        answer = await (client.get(path) if path == "/health" else client.post(path, {"prompt": "x"}))
+        assert answer.status == 503
+        assert [record.levelno for record in caplog.records if record.message == "request"] == [level]

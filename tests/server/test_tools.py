@@ -226,3 +226,27 @@ async def test_tools_that_are_wrong_are_refused(thinking: Thinking) -> None:
     assert (
         await client.post(PATH, {"messages": HELLO, "tools": [], "tool_choice": "none", "max_tokens": 1})
     ).status == 200
+
+
+@pytest.mark.parametrize(
+    ("wrong", "param"),
+    [
+        ({"tools": [TOOL, TOOL]}, "tools"),
+        ({"tools": [TOOL, {"type": "function", "function": {"name": "no name"}}]}, "tools.1"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]}, "tools.0"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "x"}}}]}, "tools"),
+        ({"tools": [TOOL], "tool_choice": "often"}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function"}}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
+        ({"tools": [TOOL], "response_format": {"type": "json_object"}}, "tools"),
+        ({"tools": [TOOL], "grammar": "root ::= [0-9]"}, "tools"),
+        ({"chat_template": "{{ x }}"}, "chat_template"),
+        ({"tools": [TOOL], "tool_choice": "none", "regex": "("}, "regex"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_errors_of_chats_name_the_field_that_is_wrong(wrong: dict[str, Any], param: str, stream: bool) -> None:
+    with Engine("sim:") as engine:
+        client = AsgiClient(create_app(engine, trust_chat_template=True))
+        answer = await client.post(PATH, {"messages": HELLO, "max_tokens": 1, "stream": stream, **wrong})
+    assert (answer.status, answer.error["param"]) == (400, param), answer.text

@@ -13,9 +13,12 @@ import time
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterator
 
+    import pytest
     from llama_batch import Engine
+    from llama_batch.server import Settings
 
 
 class Process:
@@ -100,5 +103,39 @@ def served(engine: Engine, **settings: Any) -> Iterator[tuple[int, Any]]:
         yield server.servers[0].sockets[0].getsockname()[1], app.state.service
     finally:
         server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+@contextlib.contextmanager
+def served_whole(
+    monkeypatch: pytest.MonkeyPatch, engine: Engine, settings: Settings, **options: Any
+) -> Iterator[tuple[int, Any]]:
+    """`llama-batch serve` in a thread, with the protocol of its own: its port, and the server.
+
+    Args:
+        monkeypatch: tells when it has started.
+        engine: what it serves; it is closed at the end.
+        settings: of the application.
+        options: of `lifecycle.serve`.
+    """
+    from llama_batch.server import lifecycle
+
+    found: list[lifecycle.Server] = []
+    startup = lifecycle.Server.startup
+
+    async def started(self: lifecycle.Server, sockets: list[socket.socket] | None = None) -> None:
+        await startup(self, sockets)
+        found.append(self)
+
+    monkeypatch.setattr(lifecycle.Server, "startup", started)
+    thread = threading.Thread(target=lambda: lifecycle.serve(engine, settings, port=0, **options))
+    thread.start()
+    try:
+        while not found:
+            time.sleep(0.01)
+        yield found[0].servers[0].sockets[0].getsockname()[1], found[0]
+    finally:
+        found[0].should_exit = True
         thread.join(20)
         assert not thread.is_alive()

@@ -82,9 +82,27 @@ def test_a_call_is_taken_out_of_what_is_said(arguments: dict[str, str]) -> None:
     assert message.as_dict()["tool_calls"][0]["function"]["arguments"] == message.tool_calls[0].arguments
 
 
-def test_a_begun_call_that_is_none_is_what_was_said() -> None:
-    assert read(by_hand(), "a <tool_call> is a thing") == ChatMessage("a<tool_call> is a thing")
-    assert read(by_hand(), "it begins <tool_c").content == "it begins <tool_c"
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a <tool_call> is a thing",
+        "it begins <tool_c",
+        "it ends \n<tool_call>",
+        "it ends <tool_call>\n ",
+        "<tool_call>",
+        '<tool_call>\n{"name": "f", ',
+    ],
+)
+def test_a_begun_call_that_is_none_is_what_was_said(text: str) -> None:
+    assert read(by_hand(), text) == ChatMessage(text)
+
+
+@pytest.mark.parametrize("text", ["", " ", '{"na', '{"name": "f", "argum'])
+def test_a_required_call_that_is_none_is_what_was_said_and_no_more(text: str) -> None:
+    assert read(by_hand(in_call=True), text) == ChatMessage(text)
+
+
+def test_a_call_that_is_cut_keeps_what_it_has() -> None:
     cut = read(by_hand(), '<tool_call>{"name": "f", "arguments": {"x": "ab')
     assert (cut.tool_calls[0].name, cut.tool_calls[0].arguments) == ("f", '{"x": "ab')
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from llama_batch.cli.app import run
+from llama_batch.cli.chat import Talk
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,3 +55,13 @@ def test_half_characters_are_told_and_the_conversation_goes_on() -> None:
     done = talk(b"\xff\xfe\nHello\n", "sim:")
     assert b"surrogate" in done.stderr
     assert done.stdout.strip()
+
+
+def test_an_answer_does_not_command_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evil = "a\x1b]0;title\x07\x9b2J\tb\n"
+    for at_terminal, shown in ((True, "a\ufffd]0;title\ufffd\ufffd2J\tb\n"), (False, evil)):
+        monkeypatch.setattr("sys.stdout.isatty", lambda told=at_terminal: told)
+        Talk._write(evil, False, now=False)
+        assert capsys.readouterr().out == shown

@@ -188,6 +188,13 @@ def test_a_wrong_argument_is_an_option_error_and_the_model_goes_on(llm: Llama, w
     assert llm("x", max_tokens=1)["usage"]["completion_tokens"] == 1
 
 
+@pytest.mark.parametrize("wrong", [5, None, [1, 2], {"a": "b"}, b"x"], ids=str)
+def test_only_texts_are_embedded(llm: Llama, wrong: Any) -> None:
+    for call in (llm.embed, llm.create_embedding):
+        with pytest.raises(OptionError):
+            call(wrong)
+
+
 @pytest.mark.parametrize("wrong", WRONG_CHATS, ids=str)
 def test_a_wrong_argument_of_a_chat_is_an_option_error(llm: Llama, wrong: dict[str, Any]) -> None:
     with pytest.raises(OptionError):

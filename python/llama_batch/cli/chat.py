@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 PROMPT = "> "
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
+_CONTROLS = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+"""What would move the cursor, or more: answers are text, whatever their model was made to say."""
 
 _DEFAULTS = {"n_parallel": 1, "max_tokens": 2048, "kv_unified": True}
 _ALONE = ("n", "logprobs", "prompt_logprobs")
@@ -152,6 +154,8 @@ class Talk:
     def _write(text: str, was: bool, *, now: bool) -> bool:
         """Write a part of an answer, thoughts dimmed and apart; whether it was a thought."""
         styled = sys.stdout.isatty()
+        if styled:
+            text = text.translate(_CONTROLS)
         if was != now:
             text = (f"{DIM}{text}" if now else f"{PLAIN}\n\n{text}") if styled else (text if now else f"\n\n{text}")
         sys.stdout.write(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +101,8 @@ class Number(_ParamType):
         try:
             number = self.kind(value)
         except ValueError:
+            self.fail(f"{value!r} is not a {self.name}", param, ctx)
+        if math.isnan(number):
             self.fail(f"{value!r} is not a {self.name}", param, ctx)
         if self.low is not None and number < self.low:
             self.fail(f"{value} is less than {_shown(self.low)}", param, ctx)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from llama_batch.server import KeyRing
 
 _KEYS = "LLAMA_BATCH_API_KEY"
+_SECONDS = Number(float, 0, 1e6)
 _DEFAULTS = {"n_parallel": 4, "kv_unified": True}
 _EPILOG = (
     "The paths of OpenAI's API and of llama-server are served: /v1/chat/completions, /v1/completions, /v1/embeddings, "
@@ -57,12 +58,15 @@ def _limit(*names: str, text: str, default: int) -> Flag:
         _network("--ssl-key-file", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="Key of TLS."),
         _network("--ssl-cert-file", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
                  help="Certificate of TLS."),
-        _network("--ping-interval", default=15.0, type=Number(float, 0), metavar="SECONDS",
+        _network("--ping-interval", default=15.0, type=_SECONDS, metavar="SECONDS",
                  help="Silence in a stream before a keep-alive comment; 0 sends none. [default: 15]"),
-        _network("--drain-timeout", default=30.0, type=Number(float, 0), metavar="SECONDS",
+        _network("--drain-timeout", default=30.0, type=_SECONDS, metavar="SECONDS",
                  help="Time for requests to finish after the first signal. [default: 30]"),
         _network("--max-connections", default=1000, type=Number(int, 1), metavar="N",
                  help="Connections at once; more get 503. [default: 1000]"),
+        _network("--write-timeout", default=60.0, type=_SECONDS, metavar="SECONDS",
+                 help="Time in which a client must read some of what was sent to it; then its request is cancelled. 0 "
+                 "waits for ever. [default: 60]"),
         _access("--api-key", multiple=True, metavar="KEY",
                 help=f"API key that lets in; may be given several times. Others see it in the list of processes: "
                 f"{_KEYS} or a file hide it."),
@@ -82,8 +86,8 @@ def _limit(*names: str, text: str, default: int) -> Flag:
         _limit("--max-stop", text="Stop strings at most.", default=64),
         _limited("--max-tokens", metavar="TOKENS", type=Number(int, 1),
               help="Tokens generated for one answer at most. [default: what is left of the context]"),
-        _log("--log-format", type=click.Choice(["json", "text"]), default="json",
-              help="How its lines look. [default: json]"),
+        _log("--log-format", type=click.Choice(["auto", "json", "text"]), default="auto",
+              help="How its lines look; auto is text at a terminal, and json elsewhere. [default: auto]"),
         _log("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
               help="The least of it. [default: info]"),
         _log("--log-prompts", is_flag=True, help="Log what was asked, too."),
@@ -126,7 +130,8 @@ def command(ctx: click.Context, /, **flags: Any) -> int:
     engine = Engine(model, **given(ctx, START_OPTIONS))
     ssl = {"ssl_keyfile": flags["ssl_key_file"], "ssl_certfile": flags["ssl_cert_file"]}
     lifecycle.serve(engine, settings, host=host, port=flags["port"], drain_s=flags["drain_timeout"],
-                    max_connections=flags["max_connections"], **ssl)  # fmt: skip
+                    write_timeout_s=flags["write_timeout"], max_connections=flags["max_connections"],
+                    **ssl)  # fmt: skip
     return 0
 
 

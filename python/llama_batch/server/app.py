@@ -101,7 +101,9 @@ class Endpoint:
             made = await self._handler(call)
         else:
             body, model = await call.body(), self._model
-            made = await self._handler(call, await beside(call, lambda: read(model, loads(body))))
+            request = await beside(call, lambda: read(model, loads(body)))
+            call.sent = request.model_fields_set
+            made = await self._handler(call, request)
         if made is not None:
             await call.answer(made)
 

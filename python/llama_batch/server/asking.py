@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from llama_batch.server.failures import HttpError, not_served
+from llama_batch.server.fields import field_of
 from llama_batch.server.requests import engine_options
 
 if TYPE_CHECKING:
@@ -82,8 +83,9 @@ def _max_tokens(call: Call, asked: int | None) -> int:
     if asked is None or asked < 0:
         return ENDLESS if limit is None else limit
     if limit is not None and asked > limit:
-        message = f"max_tokens is {asked}; at most {limit} tokens are generated for one answer here"
-        raise HttpError(400, message, code="too_many_tokens", param="max_tokens")
+        name = field_of("max_tokens", call.sent)
+        message = f"{name} is {asked}; at most {limit} tokens are generated for one answer here"
+        raise HttpError(400, message, code="too_many_tokens", param=name)
     return asked
 
 
@@ -197,10 +199,11 @@ def check_limits(call: Call, options: dict[str, Any], n_prompts: int = 1) -> Non
     n_choices = n_prompts * options.get("n", 1)
     if n_choices > limits.max_choices:
         message = f"{n_choices} answers are asked for; at most {limits.max_choices} are given to one request"
-        raise HttpError(400, message, code="too_many_choices", param="n")
-    for name in _LISTS:
-        texts = options.get(name) or ()
+        raise HttpError(400, message, code="too_many_choices", param=field_of("n", call.sent) or call.prompt_field)
+    for option in _LISTS:
+        texts = options.get(option) or ()
         texts = [texts] if isinstance(texts, str) else texts
+        name = field_of(option, call.sent)
         if len(texts) > limits.max_stop:
             message = f"{name!r} has {len(texts)} texts, at most {limits.max_stop}"
             raise HttpError(400, message, code="too_many_texts", param=name)
@@ -211,9 +214,10 @@ def check_limits(call: Call, options: dict[str, Any], n_prompts: int = 1) -> Non
     if n_texts > limits.max_stop:
         message = f"'logit_bias' names {n_texts} texts, at most {limits.max_stop}"
         raise HttpError(400, message, code="too_many_texts", param="logit_bias")
-    for name in _STRUCTURES:
-        value = options.get(name)
+    for option in _STRUCTURES:
+        value = options.get(option)
         if value is not None and _size(value) > limits.max_schema_bytes:
+            name = field_of(option, call.sent)
             message = f"{name!r} is larger than {limits.max_schema_bytes} bytes"
             raise HttpError(400, message, code="structure_too_large", param=name)
 

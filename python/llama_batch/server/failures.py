@@ -95,7 +95,7 @@ def as_http(error: BaseException, *, retry_after_s: float = 1.0, param: str | No
     Args:
         error: what was raised.
         retry_after_s: when a full queue may have room. Unit: seconds.
-        param: the field that the prompt came in.
+        param: the field that is at fault, where it is the request's fault.
 
     Returns:
         The answer; 500 without any detail for what is a bug of ours.
@@ -117,10 +117,8 @@ def as_http(error: BaseException, *, retry_after_s: float = 1.0, param: str | No
             return HttpError(400, message, type=kind, code=code, param=param, extra=numbers)
         case RequestTimeoutError():
             return HttpError(408, error.message, code=error.code, param=error.option, headers=_NO_USE)
-        case PromptError() | ChatTemplateError():
+        case PromptError() | ChatTemplateError() | OptionError() | GrammarError():
             return HttpError(400, error.message, code=error.code, param=param)
-        case OptionError() | GrammarError():
-            return HttpError(400, error.message, code=error.code)
         case EngineNotReadyError():
             return HttpError(503, "the model is still loading", code=error.code, headers={"retry-after": "1"})
         case EngineForkedError():

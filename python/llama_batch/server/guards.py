@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.exceptions import HTTPException
 
 from llama_batch.errors import LlamaBatchError
-from llama_batch.server.failures import HttpError, as_http
+from llama_batch.server.failures import HttpError
 from llama_batch.server.logs import LOGGER, tell
 from llama_batch.server.service import Call, ClientGoneError
 
@@ -193,7 +193,7 @@ def _failure(error: Exception, call: Call) -> HttpError:
         )
         code = _HTTP_CODES.get(error.status_code)
         return HttpError(error.status_code, message, code=code, headers=error.headers)
-    return as_http(error, retry_after_s=call.service.retry_after_s(), param=call.prompt_field)
+    return call.failure(error)
 
 
 def _unnamed(error: Exception) -> Any:
@@ -206,7 +206,8 @@ def _unnamed(error: Exception) -> Any:
 def _log(call: Call, answer: _Answer, error: BaseException | None) -> None:
     """One line for each request."""
     status = _CLIENT_CLOSED if call.is_gone else answer.status
-    is_grave = status is None or (status >= 500 and status != 501)
+    # What asks for the state of a server gets to know it, whatever it is.
+    is_grave = status is None or (status >= 500 and status != 501 and call.scope["path"] not in PUBLIC)
     # Callers in this process hear of it themselves, and may have set up no log, which prints warnings then.
     is_told = call.service.settings.trust_callers
     client = call.scope.get("client")

@@ -68,8 +68,12 @@ class Server(uvicorn.Server):
         for listener in self.servers:
             for each in listener.sockets:
                 host, port = each.getsockname()[:2]
-                tell("listening", host=host, port=port, model=self._service.model_name)
+                tell("listening", url=self._url(host, port), host=host, port=port, model=self._service.model_name)
         self._loading = asyncio.create_task(self._load())
+
+    def _url(self, host: str, port: int) -> str:
+        """Where clients find it."""
+        return f"http{'s' if self.config.is_ssl else ''}://{f'[{host}]' if ':' in host else host}:{port}"
 
     async def _load(self) -> None:
         try:
@@ -122,6 +126,7 @@ def serve(
     drain_s: float = 30.0,
     max_connections: int = 1000,
     head_timeout_s: float = 60.0,
+    write_timeout_s: float = 60.0,
     **uvicorn_options: Any,
 ) -> None:
     """Serve an engine until a signal ends it; then close the engine.
@@ -134,6 +139,8 @@ def serve(
         drain_s: how long requests may take to finish after the first signal. Unit: seconds.
         max_connections: connections at once; more get 503. The process is allowed as many files as that takes.
         head_timeout_s: the time in which a request line and its headers must come. Unit: seconds.
+        write_timeout_s: the time in which a client must read some of what was sent to it; then its request is cancelled
+            and its connection closed. 0 is no limit. Unit: seconds.
         uvicorn_options: more for `uvicorn.Config`, such as `ssl_keyfile`.
 
     Raises:
@@ -146,7 +153,7 @@ def serve(
     app = build(engine, settings)
     if (n_files := allow_files(max_connections)) < max_connections:
         tell("few files may be open", logging.WARNING, at_most=n_files, max_connections=max_connections)
-    bounds = Connections(max_connections, head_timeout_s)
+    bounds = Connections(max_connections, head_timeout_s, write_timeout_s)
     protocol: Any = partial(LimitedProtocol, bounds=bounds)
     config = uvicorn.Config(
         app,

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 LOGGER = logging.getLogger("llama_batch.server")
 
-LogFormat = Literal["json", "text"]
+LogFormat = Literal["auto", "json", "text"]
 
 
 class JsonLines(logging.Formatter):
@@ -58,11 +58,12 @@ def set_up(log_format: LogFormat, level: str = "info") -> None:
     """Send what the server and its parts log to standard error.
 
     Args:
-        log_format: "json" or "text".
+        log_format: "json", "text", or "auto": text where somebody looks at it, at a terminal.
         level: the least of it, in `logging`'s words.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
+    is_text = log_format == "text" or (log_format == "auto" and sys.stderr.isatty())
+    handler.setFormatter(TextLines() if is_text else JsonLines())
     for name in ("llama_batch", "uvicorn"):
         logger = logging.getLogger(name)
         logger.handlers[:] = [handler]

@@ -11,6 +11,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from llama_batch.server.failures import HttpError
 from llama_batch.server.json_io import dumps
 from llama_batch.server.logs import tell
+from llama_batch.server.readers import Reading, drop
 
 if TYPE_CHECKING:
     import asyncio
@@ -27,18 +28,23 @@ _TELL_EVERY_S = 10.0
 _SPARE_FILES = 128
 """What the process needs beside its connections: model, caches, loops."""
 
+_OLD_VERSIONS = frozenset({"0.9", "1.0"})
+"""Of HTTP: those that know neither chunks nor 100 Continue."""
+
 
 class Connections:
-    """How many connections there may be, and how long each may take to say what it wants."""
+    """How many connections there may be, and how long each may take to say what it wants and to read what it gets."""
 
-    def __init__(self, at_most: int, head_timeout_s: float) -> None:
+    def __init__(self, at_most: int, head_timeout_s: float, write_timeout_s: float = 0.0) -> None:
         """Set the bounds.
 
         Args:
             at_most: connections at once.
             head_timeout_s: the time in which a request line and its headers must come. Unit: seconds.
+            write_timeout_s: the time in which a client must read some of what was sent to it; 0 is no limit. Unit:
+                seconds.
         """
-        self.at_most, self.head_timeout_s = at_most, head_timeout_s
+        self.at_most, self.head_timeout_s, self.write_timeout_s = at_most, head_timeout_s, write_timeout_s
         self._n_refused = 0
         self._told_at = float("-inf")
 
@@ -69,9 +75,13 @@ class LimitedProtocol(HttpToolsProtocol):
         self._is_over = False
         """Whether it was refused: what still comes is not read."""
         self._timer: asyncio.TimerHandle | None = None
+        self._reading: Reading | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take a connection, or refuse it."""
+        if self._bounds.write_timeout_s > 0:
+            self._reading = Reading(transport, self.loop, self._bounds.write_timeout_s, self._be_deaf)
+            transport = self._reading  # type: ignore[assignment]
         super().connection_made(transport)  # type: ignore[arg-type]
         if len(self.connections) > self._bounds.at_most:
             self.connections.discard(self)  # those who are refused take no place
@@ -84,6 +94,8 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Hear that it is over."""
         self._unwind()
+        if self._reading is not None:
+            self._reading.unwind()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -103,6 +115,9 @@ class LimitedProtocol(HttpToolsProtocol):
         self._is_in_head = False
         self._unwind()
         super().on_headers_complete()
+        if self.scope["http_version"] in _OLD_VERSIONS:
+            cycle: Any = self.cycle  # made just now, and not begun
+            cycle.send = _Unbounded(cycle).send
 
     def on_message_complete(self) -> None:
         """Hear that the body is there."""
@@ -136,6 +151,12 @@ class LimitedProtocol(HttpToolsProtocol):
         else:
             self.transport.close()
 
+    def _be_deaf(self) -> None:
+        """End a connection whose client does not read: what is under way for it hears that it is gone."""
+        client = self.client[0] if self.client else None
+        tell("a client does not read", client=client, limit_s=self._bounds.write_timeout_s)
+        drop(self.transport)
+
     def _is_answering(self) -> bool:
         cycle: Any = self.cycle  # None before the first request
         return cycle is not None and not cycle.response_complete
@@ -147,9 +168,14 @@ class LimitedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._is_answering():
-            # Whatever is said now would stand in the middle of the answer to the request before.
-            self.transport.close()
-            return
+            cycle: Any = self.cycle
+            if self.pipeline or cycle.response_started or not cycle.more_body:
+                # Whatever is said now would stand in the middle of the answer to the request before.
+                self.transport.close()
+                return
+            # What is wrong is the body of a request that nothing was said to yet: it has no client any more.
+            cycle.disconnected = True
+            cycle.message_event.set()
         body = dumps(error.body())
         headers = {
             "content-type": "application/json",
@@ -173,6 +199,33 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+class _Unbounded:
+    """How an answer of unknown length is sent to a client that knows no chunks: it ends with its connection.
+
+    uvicorn knows two ways to say where an answer ends, chunks and a length. Of the second one this has as much at a
+    time as each part is long.
+    """
+
+    def __init__(self, cycle: Any) -> None:
+        """Take the place of a cycle's `send`, before it begins.
+
+        Args:
+            cycle: uvicorn's, of one request.
+        """
+        self._cycle, self._send = cycle, cycle.send
+        self._is_unbounded = False
+        cycle.waiting_for_100_continue = False
+
+    async def send(self, message: Any) -> None:
+        """Send a message of ASGI."""
+        if message["type"] == "http.response.start":
+            if not any(name.lower() == b"content-length" for name, _ in message.get("headers", ())):
+                self._is_unbounded, self._cycle.chunked_encoding = True, False
+        elif self._is_unbounded:
+            self._cycle.expected_content_length = len(message.get("body", b""))
+        await self._send(message)
 
 
 def allow_files(n_connections: int) -> int:

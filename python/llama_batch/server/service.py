@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from llama_batch.server.failures import HttpError, busy
+from llama_batch.errors import LlamaBatchError
+from llama_batch.server.failures import HttpError, as_http, busy
+from llama_batch.server.fields import at_fault
 from llama_batch.server.json_io import dumps
 from llama_batch.server.keys import ApiKey, Client
 from llama_batch.server.progress import ProgressBoard
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, MutableMapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, MutableMapping
 
     from llama_batch.engine import Engine
     from llama_batch.generation import Generation
@@ -88,17 +91,20 @@ class Service:
         slots, _ = self.engine.native.capacity
         return min(_LONGEST_RETRY_S, self._request_s / max(1, slots))
 
-    def charge_later(self, client: Client, generations: list[Generation]) -> None:
-        """Charge a client for what it leaves behind, once that has ended: going away is no way around a limit."""
+    def charge_later(self, client: Client, count: Callable[[], Awaitable[int]]) -> None:
+        """Charge a client for what it leaves behind: going away is no way around a limit.
+
+        Args:
+            client: who left.
+            count: waits for the end of what was left; the tokens that were read or generated.
+        """
         if client.is_charged:
-            task = asyncio.create_task(self._charge(client, generations))
+            task = asyncio.create_task(self._charge(client, count))
             self._charging.add(task)
             task.add_done_callback(self._charging.discard)
 
-    async def _charge(self, client: Client, generations: list[Generation]) -> None:
-        await asyncio.gather(*generations, return_exceptions=True)
-        done = [made for generation in generations if (made := _outcome(generation)) is not None]
-        client.charge(sum(each.usage.total_tokens for made in done for each in made.choices))
+    async def _charge(self, client: Client, count: Callable[[], Awaitable[int]]) -> None:
+        client.charge(await count())
 
     def hold(self, generation: Generation) -> None:
         """Tell of a request in `/slots` until it ends."""
@@ -107,6 +113,19 @@ class Service:
     def release(self, generation: Generation) -> None:
         """Tell of it no more."""
         self.running.pop(generation.request_id, None)
+
+
+async def _left(generations: list[Generation]) -> int:
+    """The tokens of requests that nobody waits for any more."""
+    await asyncio.gather(*generations, return_exceptions=True)
+    done = [made for generation in generations if (made := _outcome(generation)) is not None]
+    return sum(_counted(done))
+
+
+def _counted(completions: list[Completion]) -> tuple[int, int]:
+    """Tokens read and generated. A prompt that has several answers counts once."""
+    n_prompt = sum(done.usage.prompt_tokens for done in completions)
+    return n_prompt, sum(each.usage.generated_tokens for done in completions for each in done.choices)
 
 
 def _outcome(generation: Generation) -> Completion | None:
@@ -129,7 +148,8 @@ class Call:
         facts: what the log tells of it.
         is_gone: whether the client went away.
         is_told: whether what it used is in the log, and charged.
-        prompt_field: the field that holds the prompt, which errors of the prompt name.
+        sent: the fields that the client sent.
+        prompt_field: the one that holds the prompt, which errors of the prompt name.
         send: sends what an answer begins with, through all that watches over it.
         send_on: sends what comes after that, straight to the server: a stream does so for each token.
     """
@@ -139,6 +159,7 @@ class Call:
         self.client = service.client(None)
         self.facts: dict[str, Any] = {}
         self.is_told = False
+        self.sent: Collection[str] = ()
         self.prompt_field: str | None = None
         self.is_gone = False
         self.body_length = 0
@@ -146,6 +167,11 @@ class Call:
         self.receive: Receive
         self.send: Send
         self.send_on: Send
+
+    def failure(self, error: Exception) -> HttpError:
+        """The answer that an error becomes, naming the field that is at fault."""
+        param = at_fault(error, self.sent, self.prompt_field) if isinstance(error, LlamaBatchError) else None
+        return as_http(error, retry_after_s=self.service.retry_after_s(), param=param)
 
     async def body(self) -> bytes:
         """The body.
@@ -207,7 +233,7 @@ class Call:
                 generation.cancel()
                 self.service.release(generation)
             if not self.is_told:
-                self.service.charge_later(self.client, generations)
+                self.service.charge_later(self.client, partial(_left, generations))
 
     async def _watch(self, generations: list[Generation]) -> None:
         while (await self.receive())["type"] != "http.disconnect":
@@ -254,8 +280,7 @@ class Call:
         """Put what a request used into the log, and charge the client."""
         self.is_told = True
         first = completions[0]
-        n_prompt = sum(done.usage.prompt_tokens for done in completions)
-        n_generated = sum(each.usage.generated_tokens for done in completions for each in done.choices)
+        n_prompt, n_generated = _counted(completions)
         self.client.charge(n_prompt + n_generated)
         self.facts.update(
             prompt_tokens=n_prompt,

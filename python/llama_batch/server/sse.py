@@ -8,8 +8,9 @@ from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Any
 
 from llama_batch.errors import LlamaBatchError
-from llama_batch.server.failures import HttpError, as_http
+from llama_batch.server.failures import HttpError
 from llama_batch.server.json_io import dumps
+from llama_batch.server.service import ClientGoneError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -88,10 +89,15 @@ class SseStream:
 
         Args:
             data: whole events.
+
+        Raises:
+            ClientGoneError: nobody reads any more, so nothing more need be made.
         """
         async with self._lock:
             if self._is_over:
                 return  # a ping that came too late
+            if self._call.is_gone:
+                raise ClientGoneError
             if not self._is_open:
                 await self._open()
             await self._call.send_on({"type": "http.response.body", "body": data, "more_body": True})
@@ -122,8 +128,7 @@ class SseStream:
         except (LlamaBatchError, HttpError) as error:
             if not self._is_open:
                 raise
-            retry_after_s = self._call.service.retry_after_s()
-            failure = as_http(error, retry_after_s=retry_after_s, param=self._call.prompt_field)
+            failure = self._call.failure(error)
             self._call.facts["error"] = failure.code
             await self.write(b"event: error\n" + event(failure.body()))
         finally:

@@ -25,6 +25,7 @@ async def tokenize(call: Call, request: TokenizeRequest) -> dict[str, Any]:
     if len(given) != 1:
         message = "one of 'content', 'prompt' and 'messages' must be given"
         raise HttpError(400, message, code="invalid_value", param=given[0] if given else "content")
+    [call.prompt_field] = given
     model = call.service.engine.model
     text = request.content if request.content is not None else request.prompt
     # llama-server adds BOS where it is asked to, vLLM unless it is asked not to, and never to a rendered chat.
@@ -57,6 +58,7 @@ def _piece(model: Model, token: int) -> str | list[int]:
 
 async def detokenize(call: Call, request: DetokenizeRequest) -> dict[str, Any]:
     """Tokens to text: llama-server's `content`, and vLLM's `prompt`."""
+    call.prompt_field = "tokens"
     check_model(call, request.model)
     check_prompt(call, request.tokens, "tokens")
     text = await asyncio.to_thread(call.service.engine.model.detokenize, request.tokens, special=True)
@@ -65,6 +67,7 @@ async def detokenize(call: Call, request: DetokenizeRequest) -> dict[str, Any]:
 
 async def apply_template(call: Call, request: ApplyTemplateRequest) -> dict[str, Any]:
     """A chat to the prompt that it makes."""
+    call.prompt_field = "messages"
     check_model(call, request.model)
     return {"prompt": await _rendered(call, request.messages, request.add_generation_prompt is not False)}
 

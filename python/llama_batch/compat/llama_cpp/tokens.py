@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from llama_batch.compat.embeddings import embedded
 from llama_batch.errors import OptionError, PromptError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from llama_batch.engine import Engine
 
@@ -121,7 +122,8 @@ class TokensApi:
         Example:
             >>> len(llm.embed("Hello, world!"))
         """
-        texts = [input] if isinstance(input, str) else list(input)
+        given: Any = input
+        texts = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
         if not all(isinstance(text, str) for text in texts):
             raise OptionError("embed takes a text, or a list of texts")
         ready: list[Any] = texts
