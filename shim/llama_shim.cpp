@@ -1,7 +1,11 @@
 #include "guard.h"
 
 #include "build-info.h"
+<<<<<<< HEAD
 #include "ggml-rpc.h"
+=======
+#include "ggml-cpu.h"
+>>>>>>> 1cf9974 (llama.cpp built by a GCC that gets AMX wrong no longer dies of SIGILL: its AMX kernels are left out)
 #include "llama-arch.h"
 #include "llama-ext.h"
 #include "llama-kv-cache-iswa.h"
@@ -218,6 +222,16 @@ extern "C" int32_t lb_state_set(llama_context * ctx, int32_t seq, const uint8_t 
         *n = llama_state_seq_set_data(ctx, buf, len, seq);
         return LB_OK;
     });
+}
+
+extern "C" bool lb_amx_is_broken(void) {
+#if defined(__GNUC__) && !defined(__clang__)
+    const int version = __GNUC__ * 100 + __GNUC_MINOR__;
+    const bool is_fixed = version >= 1303 || (version >= 1204 && version < 1300) || (version >= 1105 && version < 1200);
+    return !is_fixed && ggml_cpu_has_amx_int8();
+#else
+    return false;
+#endif
 }
 
 extern "C" void lb_trim_heap(void) {
