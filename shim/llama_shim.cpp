@@ -1,11 +1,8 @@
 #include "guard.h"
 
 #include "build-info.h"
-<<<<<<< HEAD
 #include "ggml-rpc.h"
-=======
 #include "ggml-cpu.h"
->>>>>>> 1cf9974 (llama.cpp built by a GCC that gets AMX wrong no longer dies of SIGILL: its AMX kernels are left out)
 #include "llama-arch.h"
 #include "llama-ext.h"
 #include "llama-kv-cache-iswa.h"
