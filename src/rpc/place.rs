@@ -127,8 +127,9 @@ mod tests {
         ]
     }
 
-    fn names(words: &[&str]) -> Option<Vec<String>> {
-        Some(words.iter().map(|word| (*word).to_owned()).collect())
+    fn with(words: &[&str]) -> StartOptions {
+        let devices = Some(words.iter().map(|word| (*word).to_owned()).collect());
+        StartOptions { devices, ..StartOptions::default() }
     }
 
     fn refusal(options: &StartOptions) -> String {
@@ -152,25 +153,22 @@ mod tests {
             |name: &str| Candidate { name: name.to_owned(), kind: Kind::Accelerator, hardware: Some("pci:1".into()) };
         let twice = [card("CUDA0"), card("Vulkan0")];
         assert_eq!(place(&twice, &StartOptions::default()), Ok(vec![0]));
-        assert_eq!(
-            place(&twice, &StartOptions { devices: names(&["Vulkan0"]), ..StartOptions::default() }),
-            Ok(vec![1])
-        );
+        assert_eq!(place(&twice, &with(&["Vulkan0"])), Ok(vec![1]));
     }
 
     #[test]
     fn devices_are_taken_in_the_order_they_are_named_in() {
-        let with = |words| place(&candidates(), &StartOptions { devices: names(words), ..StartOptions::default() });
-        assert_eq!(with(&["cuda0", "RPC1", "rpc0[A:1]", "CPU"]), Ok(vec![2, 1, 0]));
-        assert_eq!(with(&["CPU"]), Ok(vec![]));
-        assert_eq!(with(&[]), Ok(vec![]));
+        let placed = |words| place(&candidates(), &with(words));
+        assert_eq!(placed(&["cuda0", "RPC1", "rpc0[A:1]", "CPU"]), Ok(vec![2, 1, 0]));
+        assert_eq!(placed(&["CPU"]), Ok(vec![]));
+        assert_eq!(placed(&[]), Ok(vec![]));
     }
 
     #[test]
     fn an_unknown_device_is_refused_with_those_there_are() {
-        let unknown = refusal(&StartOptions { devices: names(&["RPC7"]), ..StartOptions::default() });
+        let unknown = refusal(&with(&["RPC7"]));
         assert!(unknown.contains("\"RPC7\"") && unknown.contains("RPC0[a:1], RPC1[b:2], CUDA0"), "{unknown}");
-        let twice = refusal(&StartOptions { devices: names(&["RPC0", "RPC0[a:1]"]), ..StartOptions::default() });
+        let twice = refusal(&with(&["RPC0", "RPC0[a:1]"]));
         assert!(twice.contains("twice"), "{twice}");
     }
 
@@ -183,7 +181,7 @@ mod tests {
         assert!(place(&candidates(), &StartOptions { main_gpu: 2, ..main }).is_ok());
         for split_mode in [SplitMode::Row, SplitMode::Tensor] {
             assert!(refusal(&StartOptions { split_mode, ..StartOptions::default() }).contains("not for the devices"));
-            let local = StartOptions { split_mode, devices: names(&["CUDA0"]), ..StartOptions::default() };
+            let local = StartOptions { split_mode, ..with(&["CUDA0"]) };
             assert!(place(&candidates(), &local).is_ok());
         }
     }

@@ -66,17 +66,15 @@ fn v4(address: SocketAddr) -> Option<SocketAddrV4> {
 /// [`Error::Rpc`] names the endpoint: `unreachable`; `busy` where it accepts and says nothing; `protocol_mismatch`;
 /// `no_devices`.
 pub fn prove(endpoint: &Endpoint, address: SocketAddrV4, limit: Duration) -> Result<Server, Error> {
-    let deadline = Instant::now() + limit;
+    let deadline = now() + limit;
     let stream = TcpStream::connect_timeout(&address.into(), limit).map_err(|error| {
-        let why = match error.kind() {
-            ErrorKind::ConnectionRefused => "nobody listens there (connection refused)".to_owned(),
-            ErrorKind::TimedOut | ErrorKind::WouldBlock => {
-                format!(
-                    "no connection in {} s: no such machine, a firewall, or clients that wait already",
-                    limit.as_secs_f64()
-                )
-            }
-            _ => format!("no connection: {error}"),
+        let why = if error.kind() == ErrorKind::ConnectionRefused {
+            "nobody listens there (connection refused)".to_owned()
+        } else if is_late(&error) {
+            let limit = limit.as_secs_f64();
+            format!("no connection in {limit} s: no such machine, a firewall, or clients that wait already")
+        } else {
+            format!("no connection: {error}")
         };
         failure(RpcReason::Unreachable, endpoint, &why)
     })?;
@@ -92,6 +90,17 @@ pub fn prove(endpoint: &Endpoint, address: SocketAddrV4, limit: Duration) -> Res
     }
     let devices = (0..n_devices).map(|device| line.memory(device)).collect::<Result<_, _>>()?;
     Ok(Server { version, devices })
+}
+
+/// The clock that a socket's time limits go by.
+#[expect(clippy::disallowed_methods, reason = "the caller waits for a socket, and no engine is there yet")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// Whether a socket's time limit passed.
+fn is_late(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock)
 }
 
 /// A connection with a deadline.
@@ -167,15 +176,15 @@ impl Line<'_> {
 
     /// What is left of the time.
     fn left(&self) -> Result<Duration, Error> {
-        let left = self.deadline.saturating_duration_since(Instant::now());
+        let left = self.deadline.saturating_duration_since(now());
         if left.is_zero() { Err(self.silent()) } else { Ok(left) }
     }
 
     fn broken(&self, error: &std::io::Error) -> Error {
-        match error.kind() {
-            ErrorKind::TimedOut | ErrorKind::WouldBlock => self.silent(),
-            _ => failure(RpcReason::Unreachable, self.endpoint, &format!("the connection broke: {error}")),
+        if is_late(error) {
+            return self.silent();
         }
+        failure(RpcReason::Unreachable, self.endpoint, &format!("the connection broke: {error}"))
     }
 
     fn silent(&self) -> Error {
