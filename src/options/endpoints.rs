@@ -83,7 +83,8 @@ impl OptionType for Endpoints {
         Ok(Self(endpoints))
     }
     fn to_python(&self) -> String {
-        format!("({})", self.0.iter().map(|endpoint| format!("{:?}, ", endpoint.to_string())).collect::<String>())
+        let listed: Vec<String> = self.0.iter().map(|endpoint| format!("{:?},", endpoint.to_string())).collect();
+        format!("({})", listed.join(" "))
     }
 }
 

@@ -8,6 +8,9 @@ use std::path::Path;
 const THRESHOLD: u64 = 10 * 1024 * 1024;
 
 /// FNV-1a of 64 bits, by which llama.cpp names tensors (`fnv_hash` in `ggml-rpc.cpp`; Fowler, Noll and Vo).
+///
+/// # Errors
+/// Where it cannot be read.
 pub fn hash(mut bytes: impl Read) -> io::Result<u64> {
     let mut sum = 0xcbf2_9ce4_8422_2325_u64;
     let mut buffer = vec![0; 1 << 16];

@@ -165,7 +165,7 @@ impl Line<'_> {
             let left = self.left()?;
             let read = self.stream.set_read_timeout(Some(left)).and_then(|()| self.stream.read(&mut bytes[n_read..]));
             match read {
-                Ok(0) => return Err(self.mismatch("it closed the connection instead of answering in llama.cpp's RPC")),
+                Ok(0) => return Err(self.closed()),
                 Ok(n) => n_read += n,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(self.broken(&error)),
@@ -184,6 +184,9 @@ impl Line<'_> {
         if is_late(error) {
             return self.silent();
         }
+        if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) {
+            return self.closed();
+        }
         failure(RpcReason::Unreachable, self.endpoint, &format!("the connection broke: {error}"))
     }
 
@@ -193,6 +196,13 @@ impl Line<'_> {
             self.limit.as_secs_f64()
         );
         failure(RpcReason::Busy, self.endpoint, &what)
+    }
+
+    fn closed(&self) -> Error {
+        self.mismatch(
+            "it closed the connection instead of answering: another version of llama.cpp's RPC, another program, or a \
+             tunnel with nobody behind it",
+        )
     }
 
     fn mismatch(&self, what: &str) -> Error {
