@@ -119,6 +119,8 @@ __all__ = [
     "RequestCancelledError",
     "RequestOptions",
     "RequestTimeoutError",
+    "RpcError",
+    "RpcUnavailableError",
     "SavedSession",
     "SessionError",
     "SessionNotFoundError",

@@ -94,7 +94,7 @@ def test_a_later_model_that_did_not_ask_never_gets_a_server(
             assert answer(smollm2) == local_text
             assert proxy.n_sent == 0
         engine = Engine(smollm2, devices=["RPC0"], **SMALL)
-        with pytest.raises(OptionError, match="no \"RPC0\""):
+        with pytest.raises(OptionError, match='no "RPC0"'):
             engine.wait_ready(60)
         engine.close()
 

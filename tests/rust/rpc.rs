@@ -14,7 +14,8 @@ const LIMIT: Duration = Duration::from_millis(300);
 fn meet(serve: impl FnOnce(TcpStream) + Send + 'static) -> Result<Server, RpcReason> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = Endpoint::parse(&listener.local_addr().unwrap().to_string()).unwrap();
-    let server = thread::spawn(move || serve(listener.accept().unwrap().0));
+    let server = thread::Builder::new().name("stand-in".into());
+    let server = server.spawn(move || serve(listener.accept().unwrap().0)).unwrap();
     let found = prove(&endpoint, resolve(&endpoint).unwrap(), LIMIT);
     server.join().unwrap();
     found.map_err(|error| match error {

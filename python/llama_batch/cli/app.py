@@ -22,7 +22,10 @@ _COMMANDS = {
     "run": ("llama_batch.cli.run", "Answer prompts, or a file of them, all at once."),
     "chat": ("llama_batch.cli.chat", "Talk with a model in the terminal."),
     "serve": ("llama_batch.cli.serve", "Serve a model over HTTP, as OpenAI and llama-server do."),
-    "rpc-worker": ("llama_batch.cli.rpc_worker", "Serve this machine's devices to engines on others, by llama.cpp's RPC."),
+    "rpc-worker": (
+        "llama_batch.cli.rpc_worker",
+        "Serve this machine's devices to engines on others, by llama.cpp's RPC.",
+    ),
     "bench": ("llama_batch.cli.bench", "Measure a model, or any OpenAI-compatible server, under load."),
     "models": ("llama_batch.cli.models", "List, fetch, check and remove the models in the cache."),
     "info": ("llama_batch.cli.info", "Tell what a model is and how much memory it takes."),

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 _MISTAKES = {"bad_endpoint", "public_address", "unknown_device"}
 _EPILOG = (
-    "On the other side: llama-batch run --rpc-servers HOST:PORT, or Engine(rpc_servers=[...]). Ctrl-C and SIGTERM end it. "
-    "Exit codes: 0 it was ended; 1 it cannot serve (the address is taken, there is no device, its process keeps dying); "
-    "2 a mistake in the command: a bad endpoint, an address that others can reach, a device that there is not."
+    "On the other side: llama-batch run --rpc-servers HOST:PORT, or Engine(rpc_servers=[...]). Ctrl-C and SIGTERM end "
+    "it. Exit codes: 0 it was ended; 1 it cannot serve (the address is taken, there is no device, its process keeps "
+    "dying); 2 a mistake in the command: a bad endpoint, an address that others can reach, a device that there is not."
 )
 
 _network = flags_in("Network")
@@ -35,18 +35,20 @@ _life = flags_in("Life")
     cls=Command,
     params=[
         _network("--endpoint", "-e", required=True, metavar="HOST:PORT",
-                 help="Address to listen at: this machine's, in a network that is yours alone. A port of 0 takes a free one."),
+                 help="Address to listen at: this machine's, in a network that is yours alone. A port of 0 takes a free "
+                 "one."),
         _network("--allow-public", is_flag=True,
-                 help="Listen at an address that others can reach. Nothing is authenticated or encrypted: whoever connects "
-                 "has the machine's memory."),
+                 help="Listen at an address that others can reach. Nothing is authenticated or encrypted: whoever "
+                 "connects has the machine's memory."),
         _network("--bind-timeout", type=Number(float, 0.001, 3600), default=30.0, metavar="SECONDS",
                  help="Time to begin to listen. [default: 30]"),
         _served("--device", "-d", "devices", multiple=True, metavar="NAME",
-                help="Device to serve, such as CUDA0; may be given several times. [default: all but the CPU, or else the CPU]"),
+                help="Device to serve, such as CUDA0; may be given several times. [default: all but the CPU, or "
+                "else the CPU]"),
         _served("--n-threads", "-t", type=Number(int, 1, 512), default=4, metavar="THREADS",
                 help="Threads that a CPU computes with. [default: 4]"),
         _cache("--cache-dir", "-c", type=click.Path(file_okay=False), metavar="DIR",
-               help="Folder that keeps tensors over 10 MiB, so that they need not be sent again. [default: none are kept]"),
+               help="Folder that keeps tensors over 10 MiB, so that they need not be sent again. [default: none]"),
         _cache("--cache-max-mb", type=Number(int, 0, 1 << 24), default=32768, metavar="MIB",
                help="What it may hold between clients; 0 is no bound. [default: 32768]"),
         _life("--max-rss-mb", type=Number(int, 1, 1 << 24), metavar="MIB",

@@ -1,4 +1,4 @@
-"""What can be asked of a server before a model is spread over it, with sockets alone: nothing here can end the process."""
+"""What can be asked of a server before a model is spread over it, by sockets alone: nothing here ends the process."""
 
 from __future__ import annotations
 

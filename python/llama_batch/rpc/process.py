@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -48,13 +49,12 @@ class Child:
             bufsize=0,
             env={**os.environ, "PYTHONPATH": path},
         )
-        try:
+        with contextlib.suppress(BrokenPipeError):  # it has ended already; its exit code says more
             self._stdin.write(json.dumps(what).encode() + b"\n")
-        except BrokenPipeError:
-            pass  # it has ended already; its exit code says more
 
     @property
     def pid(self) -> int:
+        """Its number."""
         return self._process.pid
 
     @property
@@ -110,10 +110,8 @@ class Child:
 
     def ask_to_end(self) -> None:
         """Close the pipe whose end it waits for."""
-        try:
+        with contextlib.suppress(OSError):
             self._stdin.close()
-        except OSError:
-            pass
 
     def kill(self) -> None:
         """End it."""

@@ -99,9 +99,10 @@ class Supervisor:
             if self.cache is not None:
                 self.cache.close()
             with self._waking:
-                for fd in (self._awake, self._waker):
-                    os.close(fd)
+                if self._waker is not None:
+                    os.close(self._waker)
                 self._waker = None
+                os.close(self._awake)
             self.settled.set()
 
     def _keep_running(self) -> None:
