@@ -21,7 +21,7 @@ from llama_batch.rpc import RpcWorker
 from shaped import source_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "stand_ins"))
-from proxy import Proxy  # noqa: E402
+from proxy import Proxy
 
 
 def load(model: Any, worker: RpcWorker) -> tuple[float, int]:

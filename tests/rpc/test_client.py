@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -123,3 +125,10 @@ def test_ping_refuses_a_time_limit_that_is_none(timeout: float) -> None:
 def test_a_name_that_leads_nowhere_is_unreachable() -> None:
     with pytest.raises(LlamaBatchError, match=r"no-such-host\.invalid:1.*IPv4"):
         rpc.ping("no-such-host.invalid:1")
+
+
+def test_the_command_line_tells_of_a_server_in_one_line(tmp_path: Path) -> None:
+    words = ["run", "-m", str(write(tmp_path / "x.gguf")), "--rpc-servers", closed_port(), "Hello"]
+    done = subprocess.run([sys.executable, "-m", "llama_batch.cli", *words], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr.count("\n")) == (3, 1), done.stderr
+    assert "nobody listens there" in done.stderr

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from llama_batch import OptionError, RpcError, rpc
+from llama_batch import OptionError, RpcError, RpcUnavailableError, rpc
 from llama_batch.rpc import RpcWorker, supervisor
 
 if TYPE_CHECKING:
@@ -179,6 +179,24 @@ def test_a_client_keeps_a_child_that_has_grown(eventually: Eventually) -> None:
             assert not worker.wait(2.5)
             assert worker.info().n_restarts == 0
         eventually(lambda: worker.info().n_restarts >= 1)
+
+
+@LINUX
+def test_a_worker_that_hangs_is_busy_and_can_be_ended(eventually: Eventually, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "STOP_S", 0.3)
+    with RpcWorker(HERE) as worker:
+        pid = worker.info().pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(RpcUnavailableError, match="hangs") as told:
+            rpc.ping(worker.endpoint, timeout=0.3)
+        assert told.value.reason == "busy"
+        os.kill(pid, signal.SIGCONT)
+        eventually(lambda: worker.info().n_clients == 1 and not worker.info().is_connected)
+        assert rpc.ping(worker.endpoint)
+        os.kill(pid, signal.SIGSTOP)
+    assert not is_alive(pid)
+    assert worker.info().exit_codes == (-signal.SIGKILL,)
 
 
 def restart_often(n: int, eventually: Eventually) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from llama_batch.errors import LlamaBatchError, ModelLoadError, ModelNotFoundError, OptionError
+from llama_batch.errors import LlamaBatchError, ModelLoadError, ModelNotFoundError, OptionError, RpcError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -132,7 +132,7 @@ def _explain(error: BaseException) -> int:
             return _fail(str(error) or "interrupted", INTERRUPTED)
         case OptionError():
             return _fail(str(error), USAGE)
-        case ModelNotFoundError() | ModelLoadError():
+        case ModelNotFoundError() | ModelLoadError() | RpcError():
             return _fail(str(error), NO_MODEL)
         case LlamaBatchError():
             return _fail(str(error), FAILED)

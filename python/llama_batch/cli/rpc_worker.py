@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from llama_batch.cli.app import USAGE, tell
+from llama_batch.cli.app import FAILED, USAGE, tell
 from llama_batch.cli.options import Command, Number, flags_in
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ _life = flags_in("Life")
     cls=Command,
     params=[
         _network("--endpoint", "-e", required=True, metavar="HOST:PORT",
-                 help="Address to listen at: this machine's, in a network that is yours alone. A port of 0 takes a free "
-                 "one."),
+                 help="Address to listen at: this machine's, in a network that is yours alone. A port of 0 takes any "
+                 "that is free."),
         _network("--allow-public", is_flag=True,
                  help="Listen at an address that others can reach. Nothing is authenticated or encrypted: whoever "
                  "connects has the machine's memory."),
@@ -81,10 +81,8 @@ def command(**flags: Any) -> int:
         if not quiet:
             tell("the worker is ended")
     except RpcError as error:
-        if error.reason not in _MISTAKES:
-            raise
         tell(str(error))
-        return USAGE
+        return USAGE if error.reason in _MISTAKES else FAILED
     return 0
 
 

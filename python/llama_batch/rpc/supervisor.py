@@ -128,7 +128,8 @@ class Supervisor:
                 delay, n_failures = FIRST_DELAY_S, 0
             n_failures += 1
             # What failed before it ever served, or cannot be had, will not be there in half a second.
-            if not self.settled.is_set() or child.failure is not None or n_failures > self._policy.max_restarts:
+            is_final = not self.settled.is_set() or reason not in {"ended", "bind_timeout"}
+            if is_final or n_failures > self._policy.max_restarts:
                 self._give_up(reason, why)
                 return
             _logger.warning("RPC worker %s: %s; it is started again in %.1f s", self.endpoint, why, delay)
