@@ -1,6 +1,7 @@
 #include "guard.h"
 
 #include "build-info.h"
+#include "ggml-rpc.h"
 #include "ggml-cpu.h"
 #include "llama-arch.h"
 #include "llama-ext.h"
@@ -20,6 +21,10 @@
 #if defined(__GLIBC__)
 #    include <malloc.h>
 #endif
+
+// src/rpc/probe.rs speaks it too.
+static_assert(RPC_PROTO_MAJOR_VERSION == 7 && RPC_PROTO_MINOR_VERSION == 0 && RPC_PROTO_PATCH_VERSION == 0,
+              "llama.cpp's RPC protocol has moved: adapt src/rpc/probe.rs");
 
 // ggml would install a terminate handler that starts a debugger in the host's process. It asks the environment in a
 // static initialiser, so the answer has to be there before those of this library run.

@@ -76,6 +76,48 @@ impl QueueBound {
     }
 }
 
+/// Why a server or a worker of llama.cpp's RPC is of no use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RpcReason {
+    /// This build has no RPC.
+    Unsupported,
+    /// There is no connection.
+    Unreachable,
+    /// It accepts connections and does not answer in time: it serves another client, or hangs.
+    Busy,
+    /// What answers does not speak this llama.cpp's protocol.
+    ProtocolMismatch,
+    /// It has no devices, or fewer than before.
+    NoDevices,
+    /// A worker was to serve a device that there is not.
+    UnknownDevice,
+    /// A worker cannot listen there.
+    Bind,
+}
+
+impl RpcReason {
+    /// A stable name for programs: the `reason` of the Python exception.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Unsupported => "rpc_unsupported",
+            Self::Unreachable => "unreachable",
+            Self::Busy => "busy",
+            Self::ProtocolMismatch => "protocol_mismatch",
+            Self::NoDevices => "no_devices",
+            Self::UnknownDevice => "unknown_device",
+            Self::Bind => "bind",
+        }
+    }
+
+    /// Whether the same call may succeed once the server is there, or free.
+    const fn is_passing(self) -> bool {
+        match self {
+            Self::Unreachable | Self::Busy => true,
+            Self::Unsupported | Self::ProtocolMismatch | Self::NoDevices | Self::UnknownDevice | Self::Bind => false,
+        }
+    }
+}
+
 /// An error that reaches the caller.
 #[derive(Clone, Debug, PartialEq, thiserror::Error, Serialize, Deserialize)]
 pub enum Error {
@@ -169,11 +211,21 @@ pub enum Error {
     /// A forward pass or a draw failed, and so did the retry.
     #[error("inference failed: {0}")]
     Inference(String),
+    /// A server of `rpc_servers` is of no use, or a worker cannot be started.
+    #[error("{text}")]
+    Rpc {
+        /// Why.
+        reason: RpcReason,
+        /// Which one.
+        endpoint: String,
+        /// The same for people.
+        text: String,
+    },
 }
 
 impl Error {
     /// Every [`Self::code`].
-    pub const CODES: [&'static str; 20] = [
+    pub const CODES: [&'static str; 22] = [
         "invalid_option",
         "model_not_found",
         "load_failed",
@@ -194,6 +246,8 @@ impl Error {
         "session",
         "session_not_found",
         "inference_failed",
+        "rpc",
+        "rpc_unavailable",
     ];
 
     /// A stable name for programs: the `code` of the Python exception.
@@ -219,6 +273,8 @@ impl Error {
             Self::Session(_) => "session",
             Self::SessionNotFound(_) => "session_not_found",
             Self::Inference(_) => "inference_failed",
+            Self::Rpc { reason, .. } if reason.is_passing() => "rpc_unavailable",
+            Self::Rpc { .. } => "rpc",
         }
     }
 
@@ -244,7 +300,8 @@ impl Error {
             | Self::Cancelled
             | Self::Session(_)
             | Self::SessionNotFound(_)
-            | Self::Inference(_) => false,
+            | Self::Inference(_)
+            | Self::Rpc { .. } => false,
         }
     }
 
@@ -252,6 +309,7 @@ impl Error {
     pub const fn retryable(&self) -> bool {
         match self {
             Self::EngineNotReady | Self::QueueFull { .. } | Self::RequestTimeout { .. } | Self::Inference(_) => true,
+            Self::Rpc { reason, .. } => reason.is_passing(),
             Self::Option(_)
             | Self::ModelNotFound(_)
             | Self::ModelLoad(_)

@@ -11,6 +11,7 @@ pub mod grammar;
 pub mod options;
 #[cfg(feature = "python")]
 mod py;
+pub mod rpc;
 pub mod sampling;
 pub mod sim;
 pub mod store;

@@ -30,11 +30,12 @@ LAYERS = {
     "core": {"error", "options"},
     "grammar": {"options", "core"},
     "sampling": {"error", "options", "core", "grammar"},
+    "rpc": {"error", "options"},
     "store": set(),
-    "backend": {"error", "options", "core", "grammar", "sampling"},
+    "backend": {"error", "options", "core", "grammar", "sampling", "rpc"},
     "sim": {"error", "options", "core", "sampling", "backend"},
     "engine": {"error", "options", "core", "sampling", "backend", "store"},
-    "py": {"error", "options", "core", "sampling", "backend", "sim", "engine", "store"},
+    "py": {"error", "options", "core", "sampling", "backend", "sim", "engine", "store", "rpc"},
 }
 # What makes a decision depend on anything but the inputs of the core.
 IMPURE = re.compile(

@@ -8,6 +8,9 @@ Example:
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 from llama_batch import _cpu
 
 _cpu.check()
@@ -41,6 +44,8 @@ from llama_batch.errors import (  # noqa: E402
     QueueFullError,
     RequestCancelledError,
     RequestTimeoutError,
+    RpcError,
+    RpcUnavailableError,
     SessionError,
     SessionNotFoundError,
     TextTooLongError,
@@ -114,6 +119,8 @@ __all__ = [
     "RequestCancelledError",
     "RequestOptions",
     "RequestTimeoutError",
+    "RpcError",
+    "RpcUnavailableError",
     "SavedSession",
     "SessionError",
     "SessionNotFoundError",
@@ -138,8 +145,10 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> str:
-    """`LLAMA_CPP_BUILD` sets llama.cpp up, which an import alone should not."""
+def __getattr__(name: str) -> Any:
+    """What an import alone should not set up: llama.cpp, for `LLAMA_CPP_BUILD`, and `rpc`."""
     if name == "LLAMA_CPP_BUILD":
         return _core.build()
+    if name == "rpc":
+        return importlib.import_module("llama_batch.rpc")
     raise AttributeError(f"module 'llama_batch' has no attribute {name!r}")

@@ -106,6 +106,8 @@ class EngineApi(Submits):
         use_direct_io: bool = False,
         check_tensors: bool = False,
         devices: Sequence[str] | None = None,
+        rpc_servers: str | Sequence[str] | None = None,
+        rpc_timeout: float = 10.0,
         max_num_seqs: int | None = None,
         max_num_batched_tokens: int | None = None,
         temperature: float | None = None,
@@ -225,8 +227,14 @@ class EngineApi(Submits):
             use_mlock: Lock the model into memory.
             use_direct_io: Read the model past the page cache. Wins over `use_mmap` and `use_mlock`.
             check_tensors: Check the model's tensors while loading.
-            devices: Names of the devices that may hold the model; None means those that llama.cpp finds, remote ones
-                excepted.
+            devices: Names of the devices that may hold the model, in the order that `tensor_split` and `main_gpu` count
+                them in. None means those of `rpc_servers` first, as "RPC0", "RPC1" and so on, and then those that
+                llama.cpp finds here.
+            rpc_servers: Servers, each as "host:port", whose devices may hold the model, too: `llama-batch rpc-worker`
+                on other machines. Each is proved before the model is loaded. What is sent to them is neither encrypted
+                nor authenticated.
+            rpc_timeout: Time for each of `rpc_servers` to prove itself before the model is loaded. Unit: seconds. From
+                0.001 to 3600.
             max_num_seqs: another name for `n_parallel`.
             max_num_batched_tokens: another name for `n_batch`.
             temperature: another name for `temp`.
@@ -312,6 +320,8 @@ class EngineApi(Submits):
             "use_direct_io": use_direct_io,
             "check_tensors": check_tensors,
             "devices": devices,
+            "rpc_servers": rpc_servers,
+            "rpc_timeout": rpc_timeout,
         }
         aliases: dict[str, Any] = {
             "max_num_seqs": max_num_seqs,

@@ -1,6 +1,6 @@
 """The Rust side. Internal: the public classes are in `llama_batch`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import Any, Literal, Self, final
 
@@ -20,12 +20,18 @@ __all__ = [
     "Ticket",
     "__version__",
     "build",
+    "die_with_parent",
     "drain_logs",
     "error_samples",
     "has_llama",
     "interrupt_strategies",
     "new_key",
     "option_tables",
+    "rpc_is_whole",
+    "rpc_prove",
+    "rpc_resolve",
+    "rpc_serve",
+    "rpc_supported",
     "try_template",
     "wait_for_strategies",
 ]
@@ -46,6 +52,30 @@ def has_llama() -> bool:
 
 def drain_logs() -> tuple[list[tuple[int, str]], int]:
     """What llama.cpp logged since the last call, as levels of `logging` and lines, and how many lines were lost."""
+
+def die_with_parent() -> None:
+    """Have this process killed when its parent ends; without effect where the system is not Linux."""
+
+def rpc_supported() -> bool:
+    """Whether llama.cpp's RPC was built in."""
+
+def rpc_resolve(text: str) -> tuple[str, int]:
+    """The IPv4 address and the port of an endpoint."""
+
+def rpc_prove(text: str, timeout: float) -> tuple[str, list[tuple[int, int]]]:
+    """A server's version of the protocol, and the free and total bytes of its devices."""
+
+def rpc_is_whole(path: str | PathLike[str]) -> bool:
+    """Whether a file of a worker's cache holds what its name says."""
+
+def rpc_serve(
+    text: str,
+    cache: str | PathLike[str] | None,
+    n_threads: int,
+    devices: list[str],
+    tell: Callable[[list[tuple[str, str, int, int]]], object],
+) -> None:
+    """Serve devices of this machine; returns on failure only. `tell` is called with them first."""
 
 def new_key() -> int:
     """A key that nobody else has."""

@@ -95,6 +95,8 @@ class StartOptions(TypedDict, total=False):
     use_direct_io: bool
     check_tensors: bool
     devices: Sequence[str] | None
+    rpc_servers: str | Sequence[str] | None
+    rpc_timeout: float
 
 
 class RequestOptions(TypedDict, total=False):
@@ -736,10 +738,31 @@ START_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
             type="Sequence[str] | None",
             default=None,
             doc=(
-                "Names of the devices that may hold the model; None means those that llama.cpp finds, remote "
-                "ones excepted."
+                "Names of the devices that may hold the model, in the order that `tensor_split` and `main_gpu` "
+                'count them in. None means those of `rpc_servers` first, as "RPC0", "RPC1" and so on, and then '
+                "those that llama.cpp finds here."
             ),
             optional=True,
+        ),
+        "rpc_servers": OptionSpec(
+            name="rpc_servers",
+            type="str | Sequence[str] | None",
+            default=None,
+            doc=(
+                'Servers, each as "host:port", whose devices may hold the model, too: `llama-batch rpc-worker` '
+                "on other machines. Each is proved before the model is loaded. What is sent to them is neither "
+                "encrypted nor authenticated."
+            ),
+            optional=True,
+        ),
+        "rpc_timeout": OptionSpec(
+            name="rpc_timeout",
+            type="float",
+            default=10.0,
+            doc="Time for each of `rpc_servers` to prove itself before the model is loaded.",
+            minimum=0.001,
+            maximum=3600.0,
+            unit="seconds",
         ),
     }
 )

@@ -37,6 +37,8 @@ __all__ = [
     "QueueFullError",
     "RequestCancelledError",
     "RequestTimeoutError",
+    "RpcError",
+    "RpcUnavailableError",
     "TextTooLongError",
     "UnsupportedError",
 ]
@@ -299,4 +301,39 @@ class InferenceError(LlamaBatchError):
     """A forward pass or a draw failed, and so did the retry."""
 
     code = "inference_failed"
+    retryable = True
+
+
+class RpcError(LlamaBatchError):
+    """A server of llama.cpp's RPC is of no use, or a worker cannot be started; the message names it and says why.
+
+    Attributes:
+        reason: why, for programs. Of servers: `"rpc_unsupported"`, `"unreachable"`, `"busy"`, `"protocol_mismatch"`,
+            `"no_devices"`. Of workers: also `"bad_endpoint"`, `"public_address"`, `"unknown_device"`, `"bind"`,
+            `"bind_timeout"`, `"cache"`, `"ended"`.
+        endpoint: which one, as `"host:port"`.
+    """
+
+    code = "rpc"
+
+    def __init__(
+        self, message: str = "", *, request_id: int | None = None, reason: str = "", endpoint: str | None = None
+    ) -> None:
+        """Make an error.
+
+        Args:
+            message: what went wrong, for people.
+            request_id: the request that failed.
+            reason: why, for programs.
+            endpoint: which server or worker.
+        """
+        super().__init__(message, request_id=request_id)
+        self.reason = reason
+        self.endpoint = endpoint
+
+
+class RpcUnavailableError(RpcError):
+    """A server cannot be reached, or serves another client: the same call may succeed later."""
+
+    code = "rpc_unavailable"
     retryable = True

@@ -4,6 +4,7 @@
 //! A consumer destructures a struct without `..`, so that an option nobody reads does not compile.
 
 mod embedding;
+mod endpoints;
 mod grammar;
 mod sampling;
 mod table;
@@ -11,6 +12,7 @@ mod texts;
 mod value;
 
 pub use embedding::Normalize;
+pub use endpoints::{Endpoint, Endpoints};
 pub use grammar::GrammarSource;
 pub use sampling::{LogitBias, SamplerCallable, SamplerKind, SamplerOrder, TokenOrText};
 pub use table::*;

@@ -1,6 +1,6 @@
 //! Errors out: one Python exception for each variant, matched exhaustively.
 
-use crate::error::{Error, QueueBound, TextBound, TimeoutKind};
+use crate::error::{Error, QueueBound, RpcReason, TextBound, TimeoutKind};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -52,6 +52,11 @@ pub(super) fn to_exception<'py>(
         Error::Session(_) => "SessionError",
         Error::SessionNotFound(_) => "SessionNotFoundError",
         Error::Inference(_) => "InferenceError",
+        Error::Rpc { reason, endpoint, text: _ } => {
+            fields.set_item("reason", reason.word())?;
+            fields.set_item("endpoint", endpoint)?;
+            if error.retryable() { "RpcUnavailableError" } else { "RpcError" }
+        }
     };
     py.import("llama_batch.errors")?.getattr(class)?.call((error.to_string(),), Some(&fields))
 }
@@ -98,6 +103,8 @@ pub(super) fn error_samples(py: Python<'_>) -> PyResult<Vec<(String, bool, Bound
         Error::Template(text()),
         Error::Grammar(text()),
         Error::Inference(text()),
+        Error::Rpc { reason: RpcReason::ProtocolMismatch, endpoint: text(), text: text() },
+        Error::Rpc { reason: RpcReason::Busy, endpoint: text(), text: text() },
     ]
     .iter()
     .map(|e| Ok((e.code().to_owned(), e.retryable(), to_exception(py, e, Some(7), None)?)))

@@ -15,6 +15,7 @@ mod logprobs;
 mod metrics;
 mod model;
 mod next_chunk;
+mod rpc;
 mod sampler;
 mod simulation;
 mod strategy;
@@ -101,6 +102,8 @@ mod _core {
     use super::model::{Model, build, drain_logs, has_llama};
     #[pymodule_export]
     use super::next_chunk::NextChunk;
+    #[pymodule_export]
+    use super::rpc::{die_with_parent, rpc_is_whole, rpc_prove, rpc_resolve, rpc_serve, rpc_supported};
     #[pymodule_export]
     use super::simulation::Simulation;
     #[pymodule_export]

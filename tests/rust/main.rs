@@ -13,6 +13,7 @@ mod engine;
 mod grammar;
 #[cfg(feature = "llama")]
 mod llama;
+mod rpc;
 mod sampling;
 mod scheduler;
 mod store;

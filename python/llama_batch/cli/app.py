@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from llama_batch.errors import LlamaBatchError, ModelLoadError, ModelNotFoundError, OptionError
+from llama_batch.errors import LlamaBatchError, ModelLoadError, ModelNotFoundError, OptionError, RpcError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +22,10 @@ _COMMANDS = {
     "run": ("llama_batch.cli.run", "Answer prompts, or a file of them, all at once."),
     "chat": ("llama_batch.cli.chat", "Talk with a model in the terminal."),
     "serve": ("llama_batch.cli.serve", "Serve a model over HTTP, as OpenAI and llama-server do."),
+    "rpc-worker": (
+        "llama_batch.cli.rpc_worker",
+        "Serve this machine's devices to engines on others, by llama.cpp's RPC.",
+    ),
     "bench": ("llama_batch.cli.bench", "Measure a model, or any OpenAI-compatible server, under load."),
     "models": ("llama_batch.cli.models", "List, fetch, check and remove the models in the cache."),
     "info": ("llama_batch.cli.info", "Tell what a model is and how much memory it takes."),
@@ -128,7 +132,7 @@ def _explain(error: BaseException) -> int:
             return _fail(str(error) or "interrupted", INTERRUPTED)
         case OptionError():
             return _fail(str(error), USAGE)
-        case ModelNotFoundError() | ModelLoadError():
+        case ModelNotFoundError() | ModelLoadError() | RpcError():
             return _fail(str(error), NO_MODEL)
         case LlamaBatchError():
             return _fail(str(error), FAILED)

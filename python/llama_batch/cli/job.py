@@ -27,6 +27,7 @@ from llama_batch.errors import (
     ModelLoadError,
     ModelNotFoundError,
     RequestTimeoutError,
+    RpcError,
 )
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 _SYNC_INTERVAL_S = 1.0
 _REASON_LENGTH = 100
-_ENDS_THE_JOB = (EngineCrashedError, EngineClosedError, ModelLoadError, ModelNotFoundError)
+_ENDS_THE_JOB = (EngineCrashedError, EngineClosedError, ModelLoadError, ModelNotFoundError, RpcError)
 
 
 @dataclass(slots=True)

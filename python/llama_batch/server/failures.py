@@ -19,6 +19,7 @@ from llama_batch.errors import (
     PromptError,
     QueueFullError,
     RequestTimeoutError,
+    RpcError,
 )
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def as_http(error: BaseException, *, retry_after_s: float = 1.0, param: str | No
             return HttpError(503, error.message, code=error.code)
         case EngineClosedError():
             return _closing()
-        case ModelLoadError() | ModelNotFoundError():
+        case ModelLoadError() | ModelNotFoundError() | RpcError():
             return HttpError(503, "the model could not be loaded", code=error.code, headers=_NO_USE)
         case LlamaBatchError():
             return _by_code(error)

@@ -3,7 +3,7 @@
 use super::machine::{available_memory, gib};
 use super::model::Model;
 use super::params::model_params;
-use super::{ffi, gguf, init, logs};
+use super::{devices, ffi, gguf, init, logs, rpc};
 use crate::error::Error;
 use crate::options::StartOptions;
 use llama_cpp_sys_2 as sys;
@@ -13,70 +13,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Arc;
-
-/// A device that llama.cpp can compute on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Device {
-    /// The name that the `devices` option takes.
-    pub name: String,
-    /// The hardware's name.
-    pub description: String,
-    /// Whether it is an accelerator, and not the processor itself.
-    pub accelerator: bool,
-    /// Whether it is on another machine.
-    pub remote: bool,
-}
-
-/// The devices that llama.cpp finds.
-pub fn devices() -> Vec<Device> {
-    handles().into_iter().map(|(device, _)| device).collect()
-}
-
-fn handles() -> Vec<(Device, sys::ggml_backend_dev_t)> {
-    init();
-    // SAFETY: the registry keeps devices and their names for the life of the process.
-    unsafe {
-        (0..sys::ggml_backend_dev_count())
-            .map(|i| {
-                let handle = sys::ggml_backend_dev_get(i);
-                let kind = sys::ggml_backend_dev_type(handle);
-                let registry = sys::ggml_backend_reg_name(sys::ggml_backend_dev_backend_reg(handle));
-                let device = Device {
-                    name: ffi::text(sys::ggml_backend_dev_name(handle)).unwrap_or_default(),
-                    description: ffi::text(sys::ggml_backend_dev_description(handle)).unwrap_or_default(),
-                    accelerator: kind != sys::GGML_BACKEND_DEVICE_TYPE_CPU
-                        && kind != sys::GGML_BACKEND_DEVICE_TYPE_ACCEL,
-                    remote: ffi::text(registry).as_deref() == Some("RPC"),
-                };
-                (device, handle)
-            })
-            .collect()
-    }
-}
-
-/// The devices that the options ask for, ended by a null; none where llama.cpp may choose.
-fn chosen(options: &StartOptions) -> Result<Option<Vec<sys::ggml_backend_dev_t>>, Error> {
-    let known = handles();
-    let mut list = Vec::new();
-    if let Some(names) = &options.devices {
-        for name in names {
-            let Some((device, handle)) = known.iter().find(|(device, _)| device.name.eq_ignore_ascii_case(name)) else {
-                let names: Vec<&str> = known.iter().map(|(device, _)| device.name.as_str()).collect();
-                return Err(Error::Option(format!("devices: there is no {name:?}; there are {}", names.join(", "))));
-            };
-            if device.accelerator {
-                list.push(*handle);
-            }
-        }
-    } else if known.iter().any(|(device, _)| device.remote) {
-        // Left to itself llama.cpp would take servers that another engine has registered.
-        list.extend(known.iter().filter(|(d, _)| d.accelerator && !d.remote).map(|(_, handle)| *handle));
-    } else {
-        return Ok(None);
-    }
-    list.push(std::ptr::null_mut());
-    Ok(Some(list))
-}
 
 /// All files of a model that is split over several, in the order of their numbers; the one file of any other.
 pub fn shards(first: &Path) -> Vec<PathBuf> {
@@ -116,13 +52,14 @@ unsafe extern "C" fn on_progress(done: f32, progress: *mut c_void) -> bool {
 ///
 /// # Errors
 /// [`Error::ModelNotFound`]; [`Error::ModelLoad`] with the reason, llama.cpp's own where it has one; [`Error::Option`]
-/// where a load option does not fit this machine.
+/// where a load option does not fit this machine; [`Error::Rpc`] where a server of `rpc_servers` is of no use.
 pub fn load(options: &StartOptions, path: &Path, progress: &dyn Fn(f32) -> bool) -> Result<Arc<Model>, Error> {
+    let servers = rpc::connect(options)?;
     let file_bytes = gguf::check(path)?;
     let file = path_for_c(path)?;
     init();
     let mut params = model_params(options);
-    let devices = chosen(options)?;
+    let devices = devices::placed(options, &servers)?;
     if let Some(devices) = &devices {
         params.devices = devices.as_ptr().cast_mut();
     }
@@ -151,7 +88,7 @@ pub fn load(options: &StartOptions, path: &Path, progress: &dyn Fn(f32) -> bool)
     }
     let model = NonNull::new(model).ok_or_else(|| why(&logs::reason("llama.cpp gave no reason")))?;
     // SAFETY: llama.cpp has just loaded it, and nobody else has the pointer.
-    Ok(Arc::new(unsafe { Model::own(model) }))
+    Ok(Arc::new(unsafe { Model::own(model, servers) }))
 }
 
 /// Without a file mapping the whole model is read into memory.
@@ -184,7 +121,7 @@ fn tensor_split(options: &StartOptions) -> Result<Option<Vec<f32>>, Error> {
 }
 
 /// The path as llama.cpp opens it: bytes on Unix, UTF-8 on Windows.
-fn path_for_c(path: &Path) -> Result<CString, Error> {
+pub(super) fn path_for_c(path: &Path) -> Result<CString, Error> {
     #[cfg(unix)]
     let bytes = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str()).to_vec();
     #[cfg(not(unix))]

@@ -2,13 +2,14 @@
 
 use super::compilers::Compilers;
 use super::ffi;
+use super::rpc::Connection;
 use super::template::Templates;
 use crate::backend::Tokenizer as _;
 use crate::core::{MemoryKind, Token};
 use llama_cpp_sys_2 as sys;
 use std::ffi::c_char;
 use std::ptr::NonNull;
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// A model in memory. Shared by contexts and callers; freed with its last owner.
 #[derive(Debug)]
@@ -25,6 +26,8 @@ pub struct Model {
     /// Making a context may adjust the model: one at a time.
     pub(super) making_context: Mutex<()>,
     pub(super) templates: Templates,
+    /// The servers that hold parts of it; let go after them.
+    _servers: Vec<Arc<Connection>>,
 }
 
 // SAFETY: llama.cpp only reads a loaded model, and the one call that writes to it (making a context with YaRN) is made
@@ -38,7 +41,7 @@ impl Model {
     ///
     /// # Safety
     /// The pointer comes from `llama_model_load_from_file` and has no other owner.
-    pub(super) unsafe fn own(pointer: NonNull<sys::llama_model>) -> Self {
+    pub(super) unsafe fn own(pointer: NonNull<sys::llama_model>, servers: Vec<Arc<Connection>>) -> Self {
         // SAFETY: the pointer is a loaded model, which always has a vocabulary, if only an empty one.
         let (vocab, n_vocab, kind, n_ctx_train) = unsafe {
             let vocab = sys::llama_model_get_vocab(pointer.as_ptr());
@@ -56,6 +59,7 @@ impl Model {
             grammars: Compilers::default(),
             making_context: Mutex::new(()),
             templates: Templates::default(),
+            _servers: servers,
         }
     }
 

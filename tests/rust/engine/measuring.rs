@@ -2,6 +2,7 @@
 
 use super::*;
 use llama_batch::engine::EngineMetrics;
+use llama_batch::error::RpcReason;
 
 /// What was measured up to the engine's end.
 fn measured(engine: &Engine) -> EngineMetrics {
@@ -167,6 +168,8 @@ fn every_error_has_its_place_among_the_codes() {
         Error::Session(text()),
         Error::SessionNotFound(text()),
         Error::Inference(text()),
+        Error::Rpc { reason: RpcReason::Bind, endpoint: text(), text: text() },
+        Error::Rpc { reason: RpcReason::Unreachable, endpoint: text(), text: text() },
     ];
     assert_eq!(errors.each_ref().map(Error::code), Error::CODES);
 }

@@ -1,0 +1,62 @@
+"""A proxy between two programs that counts what passes, and can be slow."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from typing import Self
+
+
+class Proxy:
+    """Hands connections on to an endpoint, one thread for each direction.
+
+    Attributes:
+        n_sent: bytes that clients sent.
+        n_received: bytes that they got.
+    """
+
+    def __init__(self, endpoint: str, delay_s: float = 0.0, host: str = "127.0.0.1") -> None:
+        name, _, port = endpoint.partition(":")
+        self._target, self._delay_s = (name, int(port)), delay_s
+        self._listener = socket.create_server((host, 0))
+        self._sockets: list[socket.socket] = []
+        self.n_sent = self.n_received = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def endpoint(self) -> str:
+        host, port = self._listener.getsockname()
+        return f"{host}:{port}"
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(self._target)
+                for one in (client, server):
+                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._sockets += [client, server]
+                for source, sink, counter in ((client, server, "n_sent"), (server, client, "n_received")):
+                    threading.Thread(target=self._pump, args=(source, sink, counter), daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, counter: str) -> None:
+        with contextlib.suppress(OSError):
+            while block := source.recv(1 << 20):
+                time.sleep(self._delay_s)
+                setattr(self, counter, getattr(self, counter) + len(block))
+                sink.sendall(block)
+        with contextlib.suppress(OSError):
+            sink.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self._listener.close()
+        for one in self._sockets:
+            one.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
