@@ -139,11 +139,14 @@ pub enum Error {
     /// A forward pass or a draw failed, and so did the retry.
     #[error("inference failed: {0}")]
     Inference(String),
+    /// The process that computes died, hung or was cut off, and what it held of the request went with it.
+    #[error("the backend was lost: {0}")]
+    BackendLost(String),
 }
 
 impl Error {
     /// Every [`Self::code`].
-    pub const CODES: [&'static str; 20] = [
+    pub const CODES: [&'static str; 21] = [
         "invalid_option",
         "model_not_found",
         "load_failed",
@@ -164,6 +167,7 @@ impl Error {
         "session",
         "session_not_found",
         "inference_failed",
+        "backend_lost",
     ];
 
     /// A stable name for programs: the `code` of the Python exception.
@@ -189,6 +193,7 @@ impl Error {
             Self::Session(_) => "session",
             Self::SessionNotFound(_) => "session_not_found",
             Self::Inference(_) => "inference_failed",
+            Self::BackendLost(_) => "backend_lost",
         }
     }
 
@@ -214,14 +219,19 @@ impl Error {
             | Self::Cancelled
             | Self::Session(_)
             | Self::SessionNotFound(_)
-            | Self::Inference(_) => false,
+            | Self::Inference(_)
+            | Self::BackendLost(_) => false,
         }
     }
 
     /// Whether the same call may succeed later.
     pub const fn retryable(&self) -> bool {
         match self {
-            Self::EngineNotReady | Self::QueueFull { .. } | Self::RequestTimeout { .. } | Self::Inference(_) => true,
+            Self::EngineNotReady
+            | Self::QueueFull { .. }
+            | Self::RequestTimeout { .. }
+            | Self::Inference(_)
+            | Self::BackendLost(_) => true,
             Self::Option(_)
             | Self::ModelNotFound(_)
             | Self::ModelLoad(_)

@@ -24,6 +24,7 @@ from llama_batch._options import (  # noqa: E402
 from llama_batch.embedding import EmbeddingJob, Embeddings  # noqa: E402
 from llama_batch.engine import Engine  # noqa: E402
 from llama_batch.errors import (  # noqa: E402
+    BackendLostError,
     ChatTemplateError,
     ContextFullError,
     EmptyPromptError,
@@ -78,6 +79,7 @@ __all__ = [
     "LLAMA_CPP_BUILD",
     "REQUEST_OPTIONS",
     "START_OPTIONS",
+    "BackendLostError",
     "ChatCompletionStream",
     "ChatDelta",
     "ChatMessage",

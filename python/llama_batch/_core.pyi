@@ -26,6 +26,7 @@ __all__ = [
     "interrupt_strategies",
     "new_key",
     "option_tables",
+    "serve_isolated",
     "try_template",
     "wait_for_strategies",
 ]
@@ -46,6 +47,9 @@ def has_llama() -> bool:
 
 def drain_logs() -> tuple[list[tuple[int, str]], int]:
     """What llama.cpp logged since the last call, as levels of `logging` and lines, and how many lines were lost."""
+
+def serve_isolated(work: int, alarm: int) -> None:
+    """Be the process of an isolated backend, over two sockets by their descriptors, until the other end is closed."""
 
 def new_key() -> int:
     """A key that nobody else has."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from llama_batch.types import Completion
 
 __all__ = [
+    "BackendLostError",
     "ChatTemplateError",
     "ContextFullError",
     "EmptyPromptError",
@@ -294,3 +295,9 @@ class InferenceError(LlamaBatchError):
 
     code = "inference_failed"
     retryable = True
+
+
+class BackendLostError(InferenceError):
+    """The process that computes (`isolate`) died, hung or was cut off; ask again: it is made again by itself."""
+
+    code = "backend_lost"

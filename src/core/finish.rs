@@ -130,7 +130,7 @@ impl Scheduler {
 
 /// Whether what a request computed can be trusted after its end.
 fn reusable(end: &End) -> bool {
-    !matches!(end, Err(Error::Inference(_)))
+    !matches!(end, Err(Error::Inference(_) | Error::BackendLost(_)))
 }
 
 fn timings(now: Time, live: &Live) -> Timings {

@@ -5,6 +5,7 @@
 
 mod embedding;
 mod grammar;
+mod isolation;
 mod sampling;
 mod table;
 mod texts;
@@ -12,6 +13,7 @@ mod value;
 
 pub use embedding::Normalize;
 pub use grammar::GrammarSource;
+pub use isolation::{Isolate, OnBackendLoss};
 pub use sampling::{LogitBias, SamplerCallable, SamplerKind, SamplerOrder, TokenOrText};
 pub use table::*;
 pub use texts::{JsonSchema, Key, PathName, Texts};

@@ -51,6 +51,7 @@ pub(super) fn to_exception<'py>(
         Error::Session(_) => "SessionError",
         Error::SessionNotFound(_) => "SessionNotFoundError",
         Error::Inference(_) => "InferenceError",
+        Error::BackendLost(_) => "BackendLostError",
     };
     py.import("llama_batch.errors")?.getattr(class)?.call((error.to_string(),), Some(&fields))
 }
@@ -97,6 +98,7 @@ pub(super) fn error_samples(py: Python<'_>) -> PyResult<Vec<(String, bool, Bound
         Error::Template(text()),
         Error::Grammar(text()),
         Error::Inference(text()),
+        Error::BackendLost(text()),
     ]
     .iter()
     .map(|e| Ok((e.code().to_owned(), e.retryable(), to_exception(py, e, Some(7), None)?)))

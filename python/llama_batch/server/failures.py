@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from llama_batch.errors import (
+    BackendLostError,
     ChatTemplateError,
     ContextFullError,
     EngineClosedError,
@@ -123,6 +124,8 @@ def as_http(error: BaseException, *, retry_after_s: float = 1.0, param: str | No
             return HttpError(400, error.message, code=error.code)
         case EngineNotReadyError():
             return HttpError(503, "the model is still loading", code=error.code, headers={"retry-after": "1"})
+        case BackendLostError():
+            return HttpError(503, "what computes was lost", code=error.code, headers={"retry-after": "1"})
         case EngineForkedError():
             return HttpError(503, error.message, code=error.code)
         case EngineClosedError():

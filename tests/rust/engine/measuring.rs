@@ -167,6 +167,7 @@ fn every_error_has_its_place_among_the_codes() {
         Error::Session(text()),
         Error::SessionNotFound(text()),
         Error::Inference(text()),
+        Error::BackendLost(text()),
     ];
     assert_eq!(errors.each_ref().map(Error::code), Error::CODES);
 }

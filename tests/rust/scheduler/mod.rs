@@ -3,6 +3,7 @@
 mod disk;
 mod donors;
 mod embed;
+mod loss;
 mod memories;
 mod pressure;
 mod promises;
