@@ -1,6 +1,7 @@
 #include "guard.h"
 
 #include "build-info.h"
+#include "ggml-cpu.h"
 #include "llama-arch.h"
 #include "llama-ext.h"
 #include "llama-kv-cache-iswa.h"
@@ -213,6 +214,16 @@ extern "C" int32_t lb_state_set(llama_context * ctx, int32_t seq, const uint8_t 
         *n = llama_state_seq_set_data(ctx, buf, len, seq);
         return LB_OK;
     });
+}
+
+extern "C" bool lb_amx_is_broken(void) {
+#if defined(__GNUC__) && !defined(__clang__)
+    const int version = __GNUC__ * 100 + __GNUC_MINOR__;
+    const bool is_fixed = version >= 1303 || (version >= 1204 && version < 1300) || (version >= 1105 && version < 1200);
+    return !is_fixed && ggml_cpu_has_amx_int8();
+#else
+    return false;
+#endif
 }
 
 extern "C" void lb_trim_heap(void) {

@@ -83,6 +83,10 @@ int32_t lb_state_get(struct llama_context * ctx, int32_t seq, bool in_part, uint
 // Replace a sequence by such a state. `n` receives the bytes that were read, 0 for a failure.
 int32_t lb_state_set(struct llama_context * ctx, int32_t seq, const uint8_t * buf, size_t len, size_t * n, char * err, size_t err_cap);
 
+// Whether this llama.cpp would use AMX and its compiler got that wrong: GCC before 11.5, 12.4 and 13.3 leaves most of the
+// tiles' configuration out (PR 114098), and the first product of matrices ends the process with SIGILL.
+bool lb_amx_is_broken(void);
+
 // Give what is free in the heap back to the system, where the allocator keeps it otherwise.
 void lb_trim_heap(void);
 

@@ -130,6 +130,7 @@ unsafe extern "C" {
         err: *mut c_char,
         err_cap: usize,
     ) -> i32;
+    pub(super) fn lb_amx_is_broken() -> bool;
     pub(super) fn lb_trim_heap();
     pub(super) fn lb_memory_kind_of(ctx: *mut sys::llama_context) -> i32;
     pub(super) fn lb_used_cells(ctx: *mut sys::llama_context, seq: i32, windowed: bool) -> i64;

@@ -1,5 +1,6 @@
 //! Start options as llama.cpp's parameters.
 
+use super::ffi;
 use crate::error::Error;
 use crate::options::{AttentionType, CacheType, FlashAttention, RopeScaling, SplitMode, StartOptions};
 use llama_cpp_sys_2 as sys;
@@ -25,6 +26,9 @@ pub(super) fn model_params(options: &StartOptions) -> sys::llama_model_params {
         (false, false, false) => sys::LLAMA_LOAD_MODE_NONE,
     };
     params.check_tensors = options.check_tensors;
+    // Weights laid out for AMX are among the extra buffers: without those there is none of it.
+    // SAFETY: returns a flag.
+    params.use_extra_bufts &= !unsafe { ffi::lb_amx_is_broken() };
     params
 }
 
