@@ -35,7 +35,7 @@ def _main() -> None:
 
     # What the parent's other libraries opened without care is none of this process's.
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-    # It ends when the engine says so, or is gone: what a terminal or a supervisor tells all processes is for the engine.
+    # It ends when the engine says so, or is gone: what a terminal or a supervisor tells everybody is for the engine.
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     work, alarm = os.dup(0), os.dup(1)

@@ -1,8 +1,7 @@
 """What an engine hands out: completions, chunks and figures. All of it is immutable.
 
 Example:
-    >>> done = engine.generate("Once upon a time", max_tokens=100).result()
-    >>> print(done, done.finish_reason, done.usage.generated_tokens, done.timings.ttft_ms)
+    >>> print((done := engine.generate("Once upon a time").result()), done.finish_reason, done.timings.ttft_ms)
 """
 
 from __future__ import annotations

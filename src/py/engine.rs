@@ -84,6 +84,8 @@ impl Engine {
     #[new]
     fn new(py: Python<'_>, name: String, options: &Bound<'_, PyDict>) -> PyResult<Self> {
         let options = start_options(py, options)?;
+        // The model may come later, from another thread: what is wrong is told here.
+        isolated::launch(py, &options).map_err(|e| errors::raise(py, &e))?;
         let strategy = match options.batch_strategy {
             StrategyOption::Callable(id) => Some(id),
             StrategyOption::Builtin(_) => None,

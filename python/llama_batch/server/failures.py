@@ -6,7 +6,6 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from llama_batch.errors import (
-    BackendLostError,
     ChatTemplateError,
     ContextFullError,
     EngineClosedError,
@@ -124,8 +123,6 @@ def as_http(error: BaseException, *, retry_after_s: float = 1.0, param: str | No
             return HttpError(400, error.message, code=error.code)
         case EngineNotReadyError():
             return HttpError(503, "the model is still loading", code=error.code, headers={"retry-after": "1"})
-        case BackendLostError():
-            return HttpError(503, "what computes was lost", code=error.code, headers={"retry-after": "1"})
         case EngineForkedError():
             return HttpError(503, error.message, code=error.code)
         case EngineClosedError():
@@ -143,7 +140,9 @@ def _closing() -> HttpError:
 
 
 def _by_code(error: LlamaBatchError) -> HttpError:
-    """What is left: what a kind of model does not do, what the end of the engine cancelled, and what failed."""
+    """What is left: what a kind of model does not do, what ended with the engine or its backend, and what failed."""
     if error.code == "unsupported":
         return HttpError(501, error.message, code=error.code)
+    if error.code == "backend_lost":
+        return HttpError(503, "what computes was lost", code=error.code, headers={"retry-after": "1"})
     return _closing() if error.code == "cancelled" else HttpError(500, error.message, code=error.code)

@@ -87,7 +87,7 @@ pub fn set_level(level: Level) {
 
 /// From now on lines go there, and nowhere else; for a process that has nobody to drain them. The first call counts.
 pub fn send_to(sink: Sink) {
-    drop(SINK.set(sink));
+    let _ = SINK.set(sink);
 }
 
 /// A line that another process has logged.

@@ -51,7 +51,6 @@ struct Said {
 /// A running process; dropping it ends it.
 pub(super) struct Process {
     child: Child,
-    status: Option<ExitStatus>,
     errors: UnixStream,
     said: Arc<Said>,
     reader: Option<JoinHandle<()>>,
@@ -82,7 +81,7 @@ impl Process {
             .spawn()
             .map_err(why)?;
         let said = Arc::new(Said::default());
-        let mut process = Self { child, status: None, errors, said, reader: None };
+        let mut process = Self { child, errors, said, reader: None };
         let (lines, said, on_log) =
             (process.errors.try_clone().map_err(why)?, Arc::clone(&process.said), launch.on_log);
         let reader = std::thread::Builder::new().name("llama-batch-isolated".into());
@@ -115,26 +114,35 @@ impl Process {
     /// See to its end: at once, or as it comes by itself. How it ended, and what it said last.
     pub(super) fn end(&mut self, is_dying: bool) -> String {
         let deadline = Instant::now() + DYING;
-        while self.status.is_none() && is_dying && Instant::now() < deadline {
-            self.status = self.child.try_wait().ok().flatten();
-            if self.status.is_none() {
-                std::thread::sleep(Duration::from_millis(5));
-            }
+        let mut ended = self.look();
+        while is_dying && ended == Ok(None) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+            ended = self.look();
         }
-        let by_itself = self.status.is_some();
-        if !by_itself {
-            // It fails where the process is over, which is what is wanted.
-            let _ = self.child.kill();
-            self.status = self.child.wait().ok();
-        }
+        self.stop();
         self.hear_out();
-        let how = match self.status {
-            Some(status) if by_itself => describe(status),
-            Some(_) | None => "was killed".into(),
+        let how = match ended {
+            Ok(Some(status)) => describe(status),
+            Ok(None) => "was killed".into(),
+            Err(()) => "ended".into(),
         };
         let last = self.said.last.lock().unwrap_or_else(PoisonError::into_inner);
         let last: Vec<&str> = last.iter().map(String::as_str).collect();
         if last.is_empty() { how } else { format!("{how}; its last words: {}", last.join(" | ")) }
+    }
+
+    /// How it ended, if it did; an error where somebody else in this process has heard that.
+    fn look(&mut self) -> Result<Option<ExitStatus>, ()> {
+        self.child.try_wait().map_err(|_| ())
+    }
+
+    /// End it, unless it is over: its number may be another's by then.
+    fn stop(&mut self) {
+        if self.look() == Ok(None) {
+            // What fails here is over, which is what is wanted.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
     }
 
     /// Read what is left of what it said.
@@ -149,10 +157,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if self.status.is_none() {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
+        self.stop();
         self.hear_out();
     }
 }

@@ -211,8 +211,14 @@ fn end(ticket: &Ticket) -> Arc<Finished> {
     ticket.mailbox().wait_end(None).unwrap()
 }
 
+/// What an engine in this process makes of a prompt.
+pub(crate) fn text_of(text: &str, max_tokens: u32) -> String {
+    let engine = ready(options(1), None);
+    read(submit(&engine, text, max_tokens).mailbox()).0
+}
+
 /// Everything that a mailbox gives, to its end.
-fn read(mailbox: &Mailbox) -> (String, Vec<Token>, Arc<Finished>) {
+pub(crate) fn read(mailbox: &Mailbox) -> (String, Vec<Token>, Arc<Finished>) {
     let (mut text, mut tokens) = (String::new(), Vec::new());
     loop {
         assert!(mailbox.wait(None));
