@@ -68,12 +68,17 @@ class Setting:
     kv_unified: bool
 
 
-def cmake() -> str:
-    """The cmake that the crate's own build uses."""
+def _environment() -> dict[str, str]:
+    """The environment that the crate's own build has: the same cmake, the same flags."""
     script = [sys.executable, str(ROOT / "build_backend" / "llama_batch_build.py")]
     printed = subprocess.run(script, capture_output=True, text=True, check=True).stdout
     exports = dict(word.split("=", 1) for word in shlex.split(printed) if "=" in word)
-    found = exports.get("CMAKE") or os.environ.get("CMAKE") or shutil.which("cmake")
+    return {**os.environ, **exports}
+
+
+def cmake(environment: dict[str, str]) -> str:
+    """The cmake that the crate's own build uses."""
+    found = environment.get("CMAKE") or shutil.which("cmake")
     if found is None:
         raise SystemExit("no cmake: install it, or run `pip install cmake`")
     return found
@@ -105,18 +110,19 @@ def build(openmp: bool = True, n_jobs: int | None = None, target: str = TARGET) 
         The binary.
     """
     flags = (*FLAGS, f"-DGGML_OPENMP={'ON' if openmp else 'OFF'}")
-    key = hashlib.sha256(" ".join(flags).encode()).hexdigest()[:12]
+    environment = _environment()
+    key = hashlib.sha256(" ".join((*flags, environment.get("CXXFLAGS", ""))).encode()).hexdigest()[:12]
     binary = CACHE / f"{VERSION}-{key}" / target
     if binary.exists():
         return binary
     print(f"building {target} {VERSION} (minutes, once)", file=sys.stderr)
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-        sources, tree, tool = _sources(Path(scratch, "source")), Path(scratch, "build"), cmake()
+        sources, tree, tool = _sources(Path(scratch, "source")), Path(scratch, "build"), cmake(environment)
         configuring = [tool, "-S", str(sources), "-B", str(tree), *flags, *EXTRA[target]]
-        subprocess.run(configuring, check=True, stdout=sys.stderr)
+        subprocess.run(configuring, check=True, stdout=sys.stderr, env=environment)
         compiling = [tool, "--build", str(tree), "--target", target, "--parallel", str(n_jobs or os.cpu_count() or 1)]
-        subprocess.run(compiling, check=True, stdout=sys.stderr)
+        subprocess.run(compiling, check=True, stdout=sys.stderr, env=environment)
         binary.parent.mkdir(exist_ok=True)
         shutil.move(tree / "bin" / target, binary)
     return binary

@@ -49,6 +49,8 @@ LIBCLANG_PLACES = (
     "C:/Program Files/LLVM/bin/libclang.dll",
 )
 
+NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+
 # rustc's names of x86 instruction sets, where /proc/cpuinfo has another one.
 LINUX_NAMES = {
     "sse3": "pni",
@@ -139,9 +141,44 @@ def _compiler_includes() -> str | None:
     return found if os.path.isdir(found) else None
 
 
+def _miscompiles_amx(compiler: str) -> bool:
+    """Whether a compiler would use AMX here and get it wrong.
+
+    GCC before 11.5, 12.4 and 13.3 leaves most of the tiles' configuration out (PR 114098): the first product of
+    matrices then ends the process. Where AMX was compiled in all the same, `lb_amx_is_broken` of the shim gives it up,
+    and the other kernels that lay weights out in their own way with it.
+    """
+    try:
+        told = subprocess.run(
+            [*shlex.split(compiler), "-march=native", "-dM", "-E", "-x", "c", os.devnull],
+            capture_output=True, text=True, check=True,
+        ).stdout  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        return False
+    macros = dict(line.split(maxsplit=2)[1:] for line in told.splitlines() if len(line.split(maxsplit=2)) == 3)
+    if "__AMX_TILE__" not in macros or "__clang__" in macros or "__GNUC__" not in macros:
+        return False
+    version = int(macros["__GNUC__"]), int(macros["__GNUC_MINOR__"])
+    return version < (13, 3) and not any(fixed <= version < (fixed[0] + 1, 0) for fixed in ((11, 5), (12, 4)))
+
+
+def _compiler_flags() -> dict[str, str]:
+    """What keeps a native build from kernels that this compiler gets wrong."""
+    if not any(flag.endswith("target-cpu=native") for flag in rust_flags()):
+        return {}
+    found = {}
+    for program, default, name in (("CC", "cc", "CFLAGS"), ("CXX", "c++", "CXXFLAGS")):
+        if _miscompiles_amx(os.environ.get(program, default)) and NO_AMX not in os.environ.get(name, ""):
+            found[name] = f"{os.environ.get(name, '')} {NO_AMX}".strip()
+    return found
+
+
 def tool_environment() -> dict[str, str]:
-    """The variables that point cargo's build scripts at the copied tools; empty where the system has its own."""
-    found: dict[str, str] = {}
+    """The variables that point cargo's build scripts at the copied tools, and keep them from a compiler's mistakes.
+
+    Empty where the system has all that it takes, and makes none.
+    """
+    found = _compiler_flags()
     if lacks_cmake():
         cmake = _stable_copy("cmake")
         if cmake is not None:

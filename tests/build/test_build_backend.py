@@ -24,7 +24,15 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The module, in an environment that names no tool, with a target folder of its own."""
-    for name in ("CMAKE", "LIBCLANG_PATH", "BINDGEN_EXTRA_CLANG_ARGS", "RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS"):
+    for name in (
+        "CMAKE",
+        "LIBCLANG_PATH",
+        "BINDGEN_EXTRA_CLANG_ARGS",
+        "RUSTFLAGS",
+        "CARGO_ENCODED_RUSTFLAGS",
+        "CFLAGS",
+        "CXXFLAGS",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CARGO_TARGET_DIR", str(tmp_path / "target"))
     monkeypatch.setattr(llama_batch_build, "LIBCLANG_PLACES", (str(tmp_path / "lib" / "libclang.so*"),))
@@ -163,3 +171,65 @@ def test_a_baseline_that_every_cpu_of_its_kind_has_records_nothing(
     monkeypatch.setenv("RUSTFLAGS", "-C target-cpu=generic")
     monkeypatch.setattr(backend.subprocess, "run", lambda *_, **__: answer)
     assert backend.cpu_features() == []
+
+
+# --- a compiler that gets AMX wrong ---
+
+COMPILER = """#!/bin/sh
+printf '%s\\n' '#define __x86_64__ 1' {macros}
+"""
+
+
+def compiler(folder: Path, *macros: str) -> str:
+    """A compiler that tells these macros, whatever it is asked."""
+    path = folder / "cxx"
+    path.write_text(COMPILER.format(macros=" ".join(f"'#define {macro}'" for macro in macros)))
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("version", "is_wrong"),
+    [
+        ((11, 4), True),
+        ((11, 5), False),
+        ((12, 2), True),
+        ((12, 4), False),
+        ((13, 2), True),
+        ((13, 3), False),
+        ((14, 1), False),
+    ],
+)
+def test_amx_is_left_out_where_the_compiler_gets_it_wrong(
+    backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: tuple[int, int], is_wrong: bool
+) -> None:
+    major, minor = version
+    monkeypatch.setenv("CXX", compiler(tmp_path, f"__GNUC__ {major}", f"__GNUC_MINOR__ {minor}", "__AMX_TILE__ 1"))
+    monkeypatch.setenv("CC", os.environ["CXX"])
+    monkeypatch.setenv("CXXFLAGS", "-O1")
+    monkeypatch.delenv("CFLAGS", raising=False)
+    wrong = {"CFLAGS": backend.NO_AMX, "CXXFLAGS": f"-O1 {backend.NO_AMX}"}
+    assert backend._compiler_flags() == (wrong if is_wrong else {})
+
+
+def test_amx_is_no_matter_without_it_in_clang_and_in_builds_for_other_machines(
+    backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gcc = ("__GNUC__ 12", "__GNUC_MINOR__ 2")
+    for macros in (gcc, (*gcc, "__AMX_TILE__ 1", "__clang__ 1"), ("__AMX_TILE__ 1",)):
+        monkeypatch.setenv("CC", compiler(tmp_path, *macros))
+        monkeypatch.setenv("CXX", os.environ["CC"])
+        assert backend._compiler_flags() == {}
+    monkeypatch.setenv("CC", compiler(tmp_path, *gcc, "__AMX_TILE__ 1"))
+    monkeypatch.setenv("CXX", str(tmp_path / "missing"))
+    assert backend._compiler_flags() == {"CFLAGS": backend.NO_AMX}
+    monkeypatch.setenv("RUSTFLAGS", "-C target-cpu=x86-64-v3")
+    assert backend._compiler_flags() == {}
+
+
+def test_what_was_added_is_not_added_again(backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", compiler(tmp_path, "__GNUC__ 12", "__GNUC_MINOR__ 2", "__AMX_TILE__ 1"))
+    monkeypatch.setenv("CXX", os.environ["CC"])
+    for name, value in backend._compiler_flags().items():
+        monkeypatch.setenv(name, value)
+    assert backend._compiler_flags() == {}
