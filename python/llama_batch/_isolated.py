@@ -27,7 +27,11 @@ def command() -> tuple[str, list[str], list[tuple[str, str]]]:
     if not sys.executable:
         raise RuntimeError("this interpreter does not know the program that would start another one (sys.executable)")
     path = os.pathsep.join([str(Path(__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return sys.executable, ["-P", "-m", "llama_batch._isolated"], [("PYTHONPATH", path)]
+    # Its last words are to be the reason of its end, and not where that was.
+    terse = [
+        (name, value) for name, value in (("GGML_NO_BACKTRACE", "1"), ("RUST_BACKTRACE", "0")) if name not in os.environ
+    ]
+    return sys.executable, ["-P", "-m", "llama_batch._isolated"], [("PYTHONPATH", path), *terse]
 
 
 def _main() -> None:

@@ -212,7 +212,9 @@ impl Scheduler {
             || width(&limits) != width(&self.limits)
             || limits.n_seq_max < self.options.n_parallel
         {
-            return Err(Error::ModelLoad("what was loaded again is another model than before, or has less room".into()));
+            return Err(Error::ModelLoad(
+                "what was loaded again is another model than before, or has less room".into(),
+            ));
         }
         self.sequences = Sequences::new(limits.clone(), self.options.n_cache_seqs);
         self.ram = Self::empty_ram(&self.options, &limits);

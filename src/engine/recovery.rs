@@ -13,7 +13,7 @@ use crate::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A backend that has lived for so long was well: the next loss is a new trouble.
 const WELL: Duration = Duration::from_secs(600);
@@ -146,9 +146,9 @@ fn pause_before(n: u32) -> Duration {
 
 /// Wait; false if the engine is closed meanwhile.
 fn pause(shared: &Shared, delay: Duration) -> bool {
-    let until = Instant::now() + delay;
+    let until = shared.clock.now() + delay;
     loop {
-        let left = until.saturating_duration_since(Instant::now());
+        let left = until - shared.clock.now();
         if left.is_zero() || !shared.is_wanted() {
             return shared.is_wanted();
         }

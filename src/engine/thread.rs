@@ -59,7 +59,8 @@ fn serve(
     let routes = BTreeMap::new();
     let (transfers, wakes) = (Transfers::default(), Wakes::default());
     let recovery = Recovery::new(make_again, shared.clock.now());
-    let mut thread = EngineThread { shared, commands, callables, backend, recovery, scheduler, routes, transfers, wakes };
+    let mut thread =
+        EngineThread { shared, commands, callables, backend, recovery, scheduler, routes, transfers, wakes };
     // Who sees that it is ready sees what it begins with.
     thread.shared.stats.publish(&thread.scheduler.stats());
     thread.shared.set_limits(limits);
@@ -284,7 +285,10 @@ impl EngineThread {
             Event::Queued { request, .. } | Event::Parked { request, .. } | Event::Resumed { request, .. } => {
                 Some(request)
             }
-            Event::Token { .. } | Event::Embedded { .. } | Event::SessionSaved { .. } | Event::SessionLoaded { .. }
+            Event::Token { .. }
+            | Event::Embedded { .. }
+            | Event::SessionSaved { .. }
+            | Event::SessionLoaded { .. }
             | Event::TransferFailed { .. } => {
                 return;
             }

@@ -2,8 +2,8 @@
 
 use super::{
     AttentionType, BatchStrategy, CacheType, FlashAttention, Isolate, JsonSchema, Key, LogitBias, Normalize,
-    OnBackendLoss, OptionSpec, OptionType, Options, PathName, Pooling, QueueFullPolicy, Range, RopeScaling, SamplerCallable, SamplerOrder,
-    SplitMode, StrategyOption, Texts, Value,
+    OnBackendLoss, OptionSpec, OptionType, Options, PathName, Pooling, QueueFullPolicy, Range, RopeScaling,
+    SamplerCallable, SamplerOrder, SplitMode, StrategyOption, Texts, Value,
 };
 use serde::{Deserialize, Serialize};
 

@@ -23,11 +23,7 @@ use std::time::Duration;
 /// None here; in a build without llama.cpp there is no such loader.
 #[cfg(feature = "llama")]
 #[expect(clippy::unnecessary_wraps, reason = "the signature of the build without llama.cpp")]
-pub(super) fn file(
-    options: StartOptions,
-    path: PathBuf,
-    launch: Option<Launch>,
-) -> Result<Box<dyn Loader>, Error> {
+pub(super) fn file(options: StartOptions, path: PathBuf, launch: Option<Launch>) -> Result<Box<dyn Loader>, Error> {
     #[cfg(unix)]
     if let Some(launch) = launch {
         let recipe = Recipe::File { path: path.clone(), options: Box::new(options.clone()) };
@@ -49,11 +45,7 @@ pub(super) fn file(
 /// [`Error::ModelLoad`], as this build has no llama.cpp.
 #[cfg(not(feature = "llama"))]
 #[expect(clippy::needless_pass_by_value, reason = "the signature of the build with llama.cpp")]
-pub(super) fn file(
-    options: StartOptions,
-    path: PathBuf,
-    launch: Option<Launch>,
-) -> Result<Box<dyn Loader>, Error> {
+pub(super) fn file(options: StartOptions, path: PathBuf, launch: Option<Launch>) -> Result<Box<dyn Loader>, Error> {
     let _ = (options, launch);
     Err(Error::ModelLoad(format!("{} cannot be loaded: this build has no llama.cpp", path.display())))
 }

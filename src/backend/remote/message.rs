@@ -54,11 +54,7 @@ impl Recipe {
 }
 
 #[cfg(feature = "llama")]
-fn from_file(
-    path: &Path,
-    options: &StartOptions,
-    progress: &dyn Fn(f32) -> bool,
-) -> Result<Box<dyn Backend>, Error> {
+fn from_file(path: &Path, options: &StartOptions, progress: &dyn Fn(f32) -> bool) -> Result<Box<dyn Backend>, Error> {
     use crate::backend::llama;
     llama::backend(llama::load(options, path, progress)?, options)
 }

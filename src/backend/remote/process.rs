@@ -1,5 +1,6 @@
 //! The process: how it is started, what it said last, and its end.
 
+use super::wire::Stopwatch;
 use crate::backend::Sign;
 use crate::error::Error;
 use std::collections::VecDeque;
@@ -13,7 +14,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What a line of a log begins with in what the process writes to its standard error; its level follows, as a digit.
 pub const LOG_MARK: u8 = 1;
@@ -113,9 +114,8 @@ impl Process {
 
     /// See to its end: at once, or as it comes by itself. How it ended, and what it said last.
     pub(super) fn end(&mut self, is_dying: bool) -> String {
-        let deadline = Instant::now() + DYING;
-        let mut ended = self.look();
-        while is_dying && ended == Ok(None) && Instant::now() < deadline {
+        let (mut ended, dying) = (self.look(), Stopwatch::start());
+        while is_dying && ended == Ok(None) && dying.elapsed() < DYING {
             std::thread::sleep(Duration::from_millis(5));
             ended = self.look();
         }

@@ -2,18 +2,16 @@
 
 use super::message::{Answer, Ask, Begin, Recipe};
 use super::process::{Ends, Launch, Observer, Process};
-use super::wire::{Cut, Wire};
+use super::wire::{Cut, Stopwatch, Wire};
 use crate::backend::{Backend, Sign};
-use crate::core::{
-    DecodeOutcome, EmbedOutcome, EmbedPart, EmbedStatus, Limits, Op, OpResult, PassStatus, Row,
-};
+use crate::core::{DecodeOutcome, EmbedOutcome, EmbedPart, EmbedStatus, Limits, Op, OpResult, PassStatus, Row};
 use crate::error::Error;
 use std::borrow::Cow;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A work that takes longer is told of, once.
 const SLOW: Duration = Duration::from_secs(10);
@@ -75,7 +73,7 @@ impl RemoteBackend {
         if self.lost.is_some() {
             return None;
         }
-        let started = Instant::now();
+        let started = Stopwatch::start();
         let pass = match ask {
             Ask::Decode { pass, .. } | Ask::Embed { pass, .. } => Some(*pass),
             Ask::Prepare(_) => None,
@@ -140,12 +138,12 @@ fn load(
     progress: &dyn Fn(f32) -> bool,
 ) -> Result<(Wire, Made), Cut> {
     let mut wire = Wire::new(work)?;
-    let (mut done, mut heard) = (0.0, Instant::now());
+    let (mut done, mut heard) = (0.0, Stopwatch::start());
     let begin = Begin { version: env!("CARGO_PKG_VERSION").into(), recipe: recipe.clone() };
     wire.send(&begin, &mut || look_up(heard, timeout, done, progress))?;
     loop {
         match wire.receive(&mut || look_up(heard, timeout, done, progress))? {
-            Answer::Progress(part) => (done, heard) = (part, Instant::now()),
+            Answer::Progress(part) => (done, heard) = (part, Stopwatch::start()),
             Answer::Ready { limits, can_abort } => return Ok((wire, Ok((*limits, can_abort)))),
             Answer::Refused(error) => return Ok((wire, Err(error))),
             answer @ (Answer::Prepared(_) | Answer::Decoded(_) | Answer::Embedded(_)) => {
@@ -158,7 +156,7 @@ fn load(
     }
 }
 
-fn look_up(heard: Instant, timeout: Duration, done: f32, progress: &dyn Fn(f32) -> bool) -> Result<(), Cut> {
+fn look_up(heard: Stopwatch, timeout: Duration, done: f32, progress: &dyn Fn(f32) -> bool) -> Result<(), Cut> {
     if heard.elapsed() >= timeout {
         return Err(Cut::Late(timeout));
     }

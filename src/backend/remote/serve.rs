@@ -1,18 +1,18 @@
 //! The process's side.
 
 use super::message::{Answer, Ask, Begin, Recipe};
-use super::wire::{Cut, Wire};
+use super::wire::{Cut, Stopwatch, Wire, patient};
 use crate::backend::Backend;
 use crate::error::Error;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, getpid, kill_process};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::parent_id;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How often the process looks whether its parent is still there. A parent that was forked leaves ends of the sockets
 /// open in its children, so their end alone does not tell. (Linux could tell of a parent's death by a signal; but that
@@ -56,17 +56,17 @@ fn answer(
     let watch = std::thread::Builder::new().name("alarm".into()).spawn(move || watch(alarm, &heard));
     watch.map_err(|error| Cut::Broken(error.to_string()))?;
     let wire = RefCell::new(wire);
-    let told = std::cell::Cell::new(Instant::now());
+    let told = Cell::new(Stopwatch::start());
     let progress = |done: f32| {
         if told.get().elapsed() >= TELLING {
-            told.set(Instant::now());
+            told.set(Stopwatch::start());
             return wire.borrow_mut().send(&Answer::Progress(done), &mut patient).is_ok();
         }
         true
     };
-    let made = make(recipe, &progress);
+    let backend = make(recipe, &progress);
     let mut wire = wire.into_inner();
-    let mut backend = match made {
+    let mut backend = match backend {
         Ok(backend) => backend,
         Err(error) => return wire.send(&Answer::Refused(error), &mut patient),
     };
@@ -88,11 +88,6 @@ fn answer(
         };
         wire.send(&answer, &mut patient)?;
     }
-}
-
-/// Who serves waits for as long as it takes.
-fn patient() -> Result<(), Cut> {
-    Ok(())
 }
 
 /// Which pass runs, and which is to be aborted: what is heard late aborts no other.

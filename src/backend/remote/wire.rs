@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What a frame begins with: who reads anything else is not talking to its like.
 const MARK: [u8; 4] = *b"llb1";
@@ -38,6 +38,27 @@ pub(super) enum Cut {
 
 /// Looks up from a wait, and says whether it goes on.
 pub(super) type LookUp<'a> = &'a mut dyn FnMut() -> Result<(), Cut>;
+
+/// Looks up and always goes on.
+#[expect(clippy::unnecessary_wraps, reason = "others give up")]
+pub(super) fn patient() -> Result<(), Cut> {
+    Ok(())
+}
+
+/// How long something takes. Backends are of the world: what they wait for has a limit, and no Time to go by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stopwatch(Instant);
+
+impl Stopwatch {
+    #[expect(clippy::disallowed_methods, reason = "said above")]
+    pub(super) fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    pub(super) fn elapsed(self) -> Duration {
+        self.0.elapsed()
+    }
+}
 
 /// One end.
 #[derive(Debug)]
@@ -122,11 +143,15 @@ impl Wire {
 
     /// Wait until there is something to do, or for a slice.
     fn pause(&self, error: &std::io::Error, until: PollFlags, look_up: LookUp<'_>) -> Result<(), Cut> {
-        match error.kind() {
-            ErrorKind::WouldBlock => {}
-            ErrorKind::Interrupted => return Ok(()),
-            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => return Err(Cut::Closed),
-            _ => return Err(broken(error)),
+        let kind = error.kind();
+        if kind == ErrorKind::Interrupted {
+            return Ok(());
+        }
+        if matches!(kind, ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) {
+            return Err(Cut::Closed);
+        }
+        if kind != ErrorKind::WouldBlock {
+            return Err(broken(error));
         }
         look_up()?;
         match poll(&mut [PollFd::new(&self.stream, until)], Some(&SLICE)) {
@@ -149,18 +174,16 @@ mod tests {
         (Wire::new(here).expect("a wire"), there)
     }
 
-    fn patient() -> Result<(), Cut> {
-        Ok(())
-    }
-
     #[test]
     fn a_message_larger_than_any_buffer_arrives_whole() {
         let (mut here, there) = pair();
         let sent: Vec<u8> = (0..3_000_000_u32).map(|i| (i % 251) as u8).collect();
         let expected = sent.clone();
-        let sender = std::thread::spawn(move || Wire::new(there)?.send(&sent, &mut patient));
-        assert_eq!(here.receive::<Vec<u8>>(&mut patient), Ok(expected));
-        assert_eq!(sender.join().expect("no panic"), Ok(()));
+        std::thread::scope(|scope| {
+            let sender = scope.spawn(move || Wire::new(there)?.send(&sent, &mut patient));
+            assert_eq!(here.receive::<Vec<u8>>(&mut patient), Ok(expected));
+            assert_eq!(sender.join().expect("no panic"), Ok(()));
+        });
     }
 
     #[test]

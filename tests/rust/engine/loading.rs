@@ -62,7 +62,11 @@ fn texts_that_come_while_loading_become_tokens_in_order_off_the_engine_thread() 
     engine.load(Box::new(LoadWith(move |_: &dyn Fn(f32) -> bool| {
         before.pass(&|| false);
         let Loaded { make_backend, .. } = loaded(config(4), None);
-        Ok(Loaded { model: Model { tokenizer: noting, handle: None, identity: identity() }, make_backend, make_again: None })
+        Ok(Loaded {
+            model: Model { tokenizer: noting, handle: None, identity: identity() },
+            make_backend,
+            make_again: None,
+        })
     })));
     gate.open();
     assert!(tickets.iter().all(|ticket| end(ticket).end == Ok(FinishReason::MaxTokens)));

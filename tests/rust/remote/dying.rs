@@ -24,8 +24,11 @@ fn who_runs_fails_with_how_it_died_and_the_next_one_is_answered() {
             told.push(event.clone());
         }
     }
-    let [BackendEvent::Lost { reason }, BackendEvent::Retry { attempt: 1, .. }, BackendEvent::Restored { attempts: 1, .. }] =
-        &told[..]
+    let [
+        BackendEvent::Lost { reason },
+        BackendEvent::Retry { attempt: 1, .. },
+        BackendEvent::Restored { attempts: 1, .. },
+    ] = &told[..]
     else {
         panic!("{told:?}")
     };
@@ -66,12 +69,8 @@ fn one_that_hangs_is_killed_when_its_time_is_over() {
 
 #[test]
 fn a_panic_in_it_is_told_in_its_own_words() {
-    let panics = Recipe::Simulated {
-        config: Box::new(fast()),
-        load: Duration::ZERO,
-        fails: None,
-        fault: Some(Fault::Panic),
-    };
+    let panics =
+        Recipe::Simulated { config: Box::new(fast()), load: Duration::ZERO, fails: None, fault: Some(Fault::Panic) };
     let (engine, _) = loading(options(1), (launch("serve"), panics), (launch("serve"), recipe(fast())));
     let why = why_lost(&submit(&engine, 5));
     assert!(why.contains("exited with code") && why.contains("injected: the backend panics"), "{why}");

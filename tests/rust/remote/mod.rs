@@ -1,5 +1,10 @@
 //! A backend in a real process, which is this test binary once more: it dies, hangs, and says what nobody understands.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "processes are waited for by the clock, and told what to do by their environment"
+)]
+
 mod dying;
 mod starting;
 
@@ -60,7 +65,7 @@ fn launch(role: &str) -> Launch {
     Launch {
         program: std::env::current_exe().unwrap().into(),
         args: ["--exact", "remote::process", "--nocapture"].map(Into::into).to_vec(),
-        env: vec![(ROLE.into(), role.into())],
+        env: vec![(ROLE.into(), role.into()), ("RUST_BACKTRACE".into(), "0".into())],
         on_log: |_, _| {},
     }
 }

@@ -53,12 +53,7 @@ fn a_process_that_says_nothing_is_ended_when_its_time_is_over() {
 
 #[test]
 fn a_load_that_shows_life_takes_as_long_as_it_takes() {
-    let slow = Recipe::Simulated {
-        config: Box::new(fast()),
-        load: Duration::from_secs(3),
-        fails: None,
-        fault: None,
-    };
+    let slow = Recipe::Simulated { config: Box::new(fast()), load: Duration::from_secs(3), fails: None, fault: None };
     let how = (launch("serve"), slow);
     let (engine, _) = loading(StartOptions { backend_timeout: 2.5, ..options(1) }, how.clone(), how);
     assert_eq!(engine.wait_ready(Some(PATIENCE)), Ok(true));

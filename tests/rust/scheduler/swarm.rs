@@ -154,15 +154,14 @@ fn world() -> impl Strategy<Value = (SimConfig, SchedulerOptions)> {
                     ..SimConfig::default()
                 };
                 let options = SchedulerOptions {
-                    n_parallel,
                     n_batch,
                     chunk_size,
                     max_queue: 8,
                     n_cache_seqs,
-                    ram_bytes: None,
                     disk_bytes: disk,
                     batch_strategy: StrategyOption::Builtin(strategy),
                     on_backend_loss: if seed % 4 == 0 { OnBackendLoss::Fail } else { OnBackendLoss::Wait },
+                    ..options(n_parallel)
                 };
                 (config, options)
             },
@@ -218,13 +217,6 @@ fn swarm(config: &SimConfig, options: &SchedulerOptions, happenings: &[Happening
                 }
                 next += 1;
             }
-            Happening::Cancel(which) => sim.cancel(RequestId(u64::from(*which) % next)),
-            Happening::Begin => drop(sim.begin()),
-            Happening::Step => drop(sim.step()),
-            Happening::Advance(ms) => sim.advance(Duration::from_millis(*ms)),
-            Happening::Fault(fault) => sim.inject(*fault),
-            Happening::Lose => sim.lose_backend(),
-            Happening::Recover => sim.restore_backend().expect("it is of the same kind"),
             Happening::Restart { ram, disk } => {
                 let budgets = SchedulerOptions { ram_bytes: Some(*ram), disk_bytes: *disk, ..options.clone() };
                 sim = sim.restarted(budgets);
@@ -232,6 +224,7 @@ fn swarm(config: &SimConfig, options: &SchedulerOptions, happenings: &[Happening
                 seen.text.retain(|id, _| seen.ends.contains_key(id));
                 seen.n_tokens.retain(|id, _| seen.ends.contains_key(id));
             }
+            other => disturb(&mut sim, other, next),
         }
         sim.check();
         seen.take(&mut sim);
@@ -240,6 +233,20 @@ fn swarm(config: &SimConfig, options: &SchedulerOptions, happenings: &[Happening
     run_on(&mut sim, &mut seen);
     assert_eq!(seen.ends.len(), requests.len(), "every request that was taken ended, and nothing is left");
     check_results(config, &requests, &seen);
+}
+
+/// What happens to all requests, rather than brings one.
+fn disturb(sim: &mut Simulation, happening: &Happening, next: u64) {
+    match happening {
+        Happening::Cancel(which) => sim.cancel(RequestId(u64::from(*which) % next)),
+        Happening::Begin => drop(sim.begin()),
+        Happening::Step => drop(sim.step()),
+        Happening::Advance(ms) => sim.advance(Duration::from_millis(*ms)),
+        Happening::Fault(fault) => sim.inject(*fault),
+        Happening::Lose => sim.lose_backend(),
+        Happening::Recover => sim.restore_backend().expect("it is of the same kind"),
+        Happening::Submit { .. } | Happening::Embed { .. } | Happening::Restart { .. } => unreachable!("it brings one"),
+    }
 }
 
 fn embedding_of(id: u64, lens: &[u32], priority: i32, timeout_ms: Option<u64>) -> Request {
