@@ -119,6 +119,13 @@ def over_http(said: Said) -> list[Measured]:
     return [Measured("HTTP ÷ in process", said.kept["ratio"], f"≥ {said.kept['budget']}", said.kept["missed"])]
 
 
+def isolation(said: Said) -> list[Measured]:
+    """The figure of `benches/isolation.py`."""
+    ratios = [apart / here for apart, here in said.kept["pairs"]]
+    missed = figures.interval(ratios)[1] < 0.97
+    return [Measured(f"{said.kept['streams']} streams", figures.spread(ratios), "≥ 0.97", missed)]
+
+
 def idle_cpu(said: Said) -> list[Measured]:
     """The figure of `benches/idle_cpu.py`."""
     kept = said.kept
@@ -178,6 +185,8 @@ STEPS = (
          has_quick=True),
     Step("over_http", "HTTP ÷ in-process tokens/s at 64 streams",
          ("python", "benches/over_http.py", "--repeats", "{repeats}", "--model", "{model}"), over_http),
+    Step("isolation", "tokens/s with llama.cpp in a process of its own ÷ in this one, 16 streams",
+         ("python", "benches/isolation.py", "--repeats", "{repeats}", "--model", "{model}"), isolation),
     Step("idle_cpu", "idle engine: 0 % CPU", ("python", "benches/idle_cpu.py", "--model", "{model}"), idle_cpu),
     Step("structured", "sampling share of a tick, 16 rows (its budget is for a vocabulary of 262k)",
          ("python", "benches/structured.py", "--requests", "40", "--model", "{model}"), structured, is_json=False),

@@ -93,6 +93,8 @@ pub enum RpcReason {
     UnknownDevice,
     /// A worker cannot listen there.
     Bind,
+    /// The backend that computed with servers was lost, and one of them may be why.
+    Lost,
 }
 
 impl RpcReason {
@@ -106,13 +108,14 @@ impl RpcReason {
             Self::NoDevices => "no_devices",
             Self::UnknownDevice => "unknown_device",
             Self::Bind => "bind",
+            Self::Lost => "lost",
         }
     }
 
     /// Whether the same call may succeed once the server is there, or free.
     const fn is_passing(self) -> bool {
         match self {
-            Self::Unreachable | Self::Busy => true,
+            Self::Unreachable | Self::Busy | Self::Lost => true,
             Self::Unsupported | Self::ProtocolMismatch | Self::NoDevices | Self::UnknownDevice | Self::Bind => false,
         }
     }
@@ -221,11 +224,14 @@ pub enum Error {
         /// The same for people.
         text: String,
     },
+    /// The process that computes died, hung or was cut off, and what it held of the request went with it.
+    #[error("the backend was lost: {0}")]
+    BackendLost(String),
 }
 
 impl Error {
     /// Every [`Self::code`].
-    pub const CODES: [&'static str; 22] = [
+    pub const CODES: [&'static str; 24] = [
         "invalid_option",
         "model_not_found",
         "load_failed",
@@ -248,6 +254,8 @@ impl Error {
         "inference_failed",
         "rpc",
         "rpc_unavailable",
+        "rpc_lost",
+        "backend_lost",
     ];
 
     /// A stable name for programs: the `code` of the Python exception.
@@ -273,8 +281,10 @@ impl Error {
             Self::Session(_) => "session",
             Self::SessionNotFound(_) => "session_not_found",
             Self::Inference(_) => "inference_failed",
+            Self::Rpc { reason: RpcReason::Lost, .. } => "rpc_lost",
             Self::Rpc { reason, .. } if reason.is_passing() => "rpc_unavailable",
             Self::Rpc { .. } => "rpc",
+            Self::BackendLost(_) => "backend_lost",
         }
     }
 
@@ -301,14 +311,24 @@ impl Error {
             | Self::Session(_)
             | Self::SessionNotFound(_)
             | Self::Inference(_)
-            | Self::Rpc { .. } => false,
+            | Self::Rpc { .. }
+            | Self::BackendLost(_) => false,
         }
+    }
+
+    /// Whether what computed is gone.
+    pub const fn is_loss(&self) -> bool {
+        matches!(self, Self::BackendLost(_) | Self::Rpc { reason: RpcReason::Lost, .. })
     }
 
     /// Whether the same call may succeed later.
     pub const fn retryable(&self) -> bool {
         match self {
-            Self::EngineNotReady | Self::QueueFull { .. } | Self::RequestTimeout { .. } | Self::Inference(_) => true,
+            Self::EngineNotReady
+            | Self::QueueFull { .. }
+            | Self::RequestTimeout { .. }
+            | Self::Inference(_)
+            | Self::BackendLost(_) => true,
             Self::Rpc { reason, .. } => reason.is_passing(),
             Self::Option(_)
             | Self::ModelNotFound(_)

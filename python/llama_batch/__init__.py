@@ -27,6 +27,7 @@ from llama_batch._options import (  # noqa: E402
 from llama_batch.embedding import EmbeddingJob, Embeddings  # noqa: E402
 from llama_batch.engine import Engine  # noqa: E402
 from llama_batch.errors import (  # noqa: E402
+    BackendLostError,
     ChatTemplateError,
     ContextFullError,
     EmptyPromptError,
@@ -45,6 +46,7 @@ from llama_batch.errors import (  # noqa: E402
     RequestCancelledError,
     RequestTimeoutError,
     RpcError,
+    RpcLostError,
     RpcUnavailableError,
     SessionError,
     SessionNotFoundError,
@@ -83,6 +85,7 @@ __all__ = [
     "LLAMA_CPP_BUILD",
     "REQUEST_OPTIONS",
     "START_OPTIONS",
+    "BackendLostError",
     "ChatCompletionStream",
     "ChatDelta",
     "ChatMessage",
@@ -120,6 +123,7 @@ __all__ = [
     "RequestOptions",
     "RequestTimeoutError",
     "RpcError",
+    "RpcLostError",
     "RpcUnavailableError",
     "SavedSession",
     "SessionError",

@@ -56,6 +56,10 @@ class EngineApi(Submits):
         prompt_cache_ram_mb: int | None = None,
         prompt_cache_dir: str | PathLike[str] | None = None,
         prompt_cache_dir_mb: int = 4096,
+        isolate: Literal["auto", "on", "off"] | bool = "auto",
+        on_backend_loss: Literal["wait", "fail"] = "wait",
+        max_backend_restarts: int = 10,
+        backend_timeout: float = 300.0,
         batch_strategy: Literal["decode_maximal", "prefill_priority", "balanced"] | BatchStrategy = "decode_maximal",
         temp: float = 0.8,
         top_k: int = 40,
@@ -162,6 +166,16 @@ class EngineApi(Submits):
                 recently used go first, and those that other models left where all together take more. A token takes as
                 much as in the KV cache: a small model's 20 KiB, one of 8 billion parameters' 128 KiB. Unit: MiB. From 1
                 to 16777216.
+            isolate: Run llama.cpp in a process of its own, so that its end is an error of the requests that were
+                running and not the end of this interpreter: "on" (or True), "off" (or False), or "auto", which leaves
+                it off where all devices are this machine's. Samplers that are Python callables need "off".
+            on_backend_loss: What requests that wait do while a backend that was lost is made again: "wait", or "fail"
+                with `BackendLostError`.
+            max_backend_restarts: Times that a lost backend is made again until the engine fails for good; a backend
+                that lived for ten minutes starts the count anew. Unit: restarts. From 0 to 1000000.
+            backend_timeout: Time for one forward pass, or one step of moving state, of an isolated backend, and between
+                two signs of life while it loads; after it the process is killed. Unit: seconds. From 0.01 to
+                1000000000.
             batch_strategy: How a forward pass is shared out between requests: "decode_maximal", "prefill_priority",
                 "balanced", or a callable.
             temp: Default temperature of requests; 0 always takes the likeliest token. From 0 to 1000.
@@ -270,6 +284,10 @@ class EngineApi(Submits):
             "prompt_cache_ram_mb": prompt_cache_ram_mb,
             "prompt_cache_dir": prompt_cache_dir,
             "prompt_cache_dir_mb": prompt_cache_dir_mb,
+            "isolate": isolate,
+            "on_backend_loss": on_backend_loss,
+            "max_backend_restarts": max_backend_restarts,
+            "backend_timeout": backend_timeout,
             "batch_strategy": batch_strategy,
             "temp": temp,
             "top_k": top_k,

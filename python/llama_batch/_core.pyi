@@ -32,6 +32,7 @@ __all__ = [
     "rpc_resolve",
     "rpc_serve",
     "rpc_supported",
+    "serve_isolated",
     "try_template",
     "wait_for_strategies",
 ]
@@ -76,6 +77,9 @@ def rpc_serve(
     tell: Callable[[list[tuple[str, str, int, int]]], object],
 ) -> None:
     """Serve devices of this machine; returns on failure only. `tell` is called with them first."""
+
+def serve_isolated(work: int, alarm: int) -> None:
+    """Be the process of an isolated backend, over two sockets by their descriptors, until the other end is closed."""
 
 def new_key() -> int:
     """A key that nobody else has."""

@@ -91,6 +91,7 @@ _GAUGES = (
     ),
     _gauge("num_requests_parked", "Of those, what gave its cells to others.", lambda m: m.stats.parked_requests),
     _gauge("slots", "Requests that can run at once.", lambda m: m.stats.n_parallel),
+    _gauge("backend_lost", "1 while a lost backend is being made again.", lambda m: float(m.stats.is_backend_lost)),
     _gauge(
         "kv_cache_usage_perc",
         "What running requests hold of the KV cache; 1 is all of it.",
@@ -160,6 +161,7 @@ _COUNTERS = (
     _counter("pass_eval_seconds_total", "Time in forward passes.", lambda m: m.eval_s),
     _counter("pass_sample_seconds_total", "Time in the draws after them.", lambda m: m.sample_s),
     _counter("events_dropped_total", "Events that a subscriber was too slow for.", lambda m: m.stats.n_events_dropped),
+    _counter("backend_restarts_total", "Lost backends made again.", lambda m: m.stats.n_backend_restarts),
 )
 
 _HISTOGRAMS = (

@@ -45,6 +45,10 @@ class StartOptions(TypedDict, total=False):
     prompt_cache_ram_mb: int | None
     prompt_cache_dir: str | PathLike[str] | None
     prompt_cache_dir_mb: int
+    isolate: Literal["auto", "on", "off"] | bool
+    on_backend_loss: Literal["wait", "fail"]
+    max_backend_restarts: int
+    backend_timeout: float
     batch_strategy: Literal["decode_maximal", "prefill_priority", "balanced"] | BatchStrategy
     temp: float
     top_k: int
@@ -329,6 +333,52 @@ START_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
             minimum=1.0,
             maximum=16777216.0,
             unit="MiB",
+        ),
+        "isolate": OptionSpec(
+            name="isolate",
+            type='Literal["auto", "on", "off"] | bool',
+            default="auto",
+            doc=(
+                "Run llama.cpp in a process of its own, so that its end is an error of the requests that were "
+                'running and not the end of this interpreter: "on" (or True), "off" (or False), or "auto", which'
+                " leaves it off where all devices are this machine's. Samplers that are Python callables need "
+                '"off".'
+            ),
+            choices=("auto", "on", "off"),
+        ),
+        "on_backend_loss": OptionSpec(
+            name="on_backend_loss",
+            type='Literal["wait", "fail"]',
+            default="wait",
+            doc=(
+                'What requests that wait do while a backend that was lost is made again: "wait", or "fail" with '
+                "`BackendLostError`."
+            ),
+            choices=("wait", "fail"),
+        ),
+        "max_backend_restarts": OptionSpec(
+            name="max_backend_restarts",
+            type="int",
+            default=10,
+            doc=(
+                "Times that a lost backend is made again until the engine fails for good; a backend that lived "
+                "for ten minutes starts the count anew."
+            ),
+            minimum=0.0,
+            maximum=1000000.0,
+            unit="restarts",
+        ),
+        "backend_timeout": OptionSpec(
+            name="backend_timeout",
+            type="float",
+            default=300.0,
+            doc=(
+                "Time for one forward pass, or one step of moving state, of an isolated backend, and between two"
+                " signs of life while it loads; after it the process is killed."
+            ),
+            minimum=0.01,
+            maximum=1000000000.0,
+            unit="seconds",
         ),
         "batch_strategy": OptionSpec(
             name="batch_strategy",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from llama_batch.types import Completion
 
 __all__ = [
+    "BackendLostError",
     "ChatTemplateError",
     "ContextFullError",
     "EmptyPromptError",
@@ -38,6 +39,7 @@ __all__ = [
     "RequestCancelledError",
     "RequestTimeoutError",
     "RpcError",
+    "RpcLostError",
     "RpcUnavailableError",
     "TextTooLongError",
     "UnsupportedError",
@@ -304,6 +306,12 @@ class InferenceError(LlamaBatchError):
     retryable = True
 
 
+class BackendLostError(InferenceError):
+    """The process that computes (`isolate`) died, hung or was cut off; ask again: it is made again by itself."""
+
+    code = "backend_lost"
+
+
 class RpcError(LlamaBatchError):
     """A server of llama.cpp's RPC is of no use, or a worker cannot be started; the message names it and says why.
 
@@ -337,3 +345,12 @@ class RpcUnavailableError(RpcError):
 
     code = "rpc_unavailable"
     retryable = True
+
+
+class RpcLostError(BackendLostError, RpcUnavailableError):
+    """What computed with servers died or was cut off, and one of them may be why; ask again: it is made again by itself.
+
+    `endpoint` lists all of them.
+    """
+
+    code = "rpc_lost"

@@ -1,8 +1,7 @@
 """What an engine hands out: completions, chunks and figures. All of it is immutable.
 
 Example:
-    >>> done = engine.generate("Once upon a time", max_tokens=100).result()
-    >>> print(done, done.finish_reason, done.usage.generated_tokens, done.timings.ttft_ms)
+    >>> print((done := engine.generate("Once upon a time").result()), done.finish_reason, done.timings.ttft_ms)
 """
 
 from __future__ import annotations
@@ -240,8 +239,7 @@ class Stats:
         disk_cache_bytes: the size of its files. Unit: bytes.
         parked_requests: requests that gave up their cells and wait to go on.
         cached_sequences: sequences kept of finished requests.
-        kv_cells_used: cells of the KV cache in use, shared ones counted once. Unit: tokens; sequences where a recurrent
-            state is all that the model keeps.
+        kv_cells_used: cells of the KV cache in use, shared ones once. Unit: tokens; sequences of a recurrent model.
         kv_cells_running: of those, what running requests hold; the rest is cached. Unit: tokens.
         kv_cells_total: cells of the KV cache. Unit: tokens.
         n_ticks: forward passes that were done.
@@ -266,6 +264,8 @@ class Stats:
         n_events_dropped: events that were lost because a subscriber was too slow.
         load_progress: how much of the model is loaded, from 0 to 1.
         load_s: how long loading took, once it is done. Unit: seconds.
+        n_backend_restarts: times that a lost backend (`isolate`) was made again.
+        is_backend_lost: whether there is none at the moment, because it was lost.
     """
 
     state: EngineState
@@ -305,6 +305,8 @@ class Stats:
     n_events_dropped: int = 0
     load_progress: float = 0.0
     load_s: float | None = None
+    n_backend_restarts: int = 0
+    is_backend_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)

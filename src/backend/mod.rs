@@ -2,6 +2,8 @@
 
 #[cfg(feature = "llama")]
 pub mod llama;
+#[cfg(unix)]
+pub mod remote;
 pub mod sim;
 
 use crate::core::{
@@ -54,6 +56,25 @@ pub trait Backend {
     fn abort_flag(&self) -> Option<Arc<AtomicBool>> {
         None
     }
+
+    /// Have somebody told, from any thread, of what happens to it while nobody looks.
+    fn observe(&mut self, observer: Arc<dyn Fn(Sign) + Send + Sync>) {
+        drop(observer);
+    }
+
+    /// Why it is gone with all that it held, if it is: what it gave last then counts for nothing, and it is of no more use.
+    fn loss(&mut self) -> Option<Error> {
+        None
+    }
+}
+
+/// What may happen to a backend beside its works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sign {
+    /// It may be gone: [`Backend::loss`] says.
+    Lost,
+    /// A work has taken so long, and goes on.
+    Slow(Duration),
 }
 
 /// What a sampler of the caller's own answers.

@@ -36,7 +36,7 @@ impl Scheduler {
         if !self.in_flight {
             self.embeds.check();
         }
-        if self.ops.is_empty() && !self.in_flight {
+        if self.ops.is_empty() && !self.in_flight && !self.is_lost {
             self.check_liveness();
         }
     }

@@ -100,6 +100,12 @@ impl Disk {
         self.used.extend(path.last());
     }
 
+    /// What was in RAM is lost, and so is what of it was to follow.
+    pub(super) fn forget_ram(&mut self) {
+        self.unstored.clear();
+        self.stuck = None;
+    }
+
     pub(super) fn pass_done(&mut self) {
         (self.n_loaded, self.n_stored) = (0, 0);
     }

@@ -178,6 +178,15 @@ impl Embeds {
         }
     }
 
+    /// What was read of a text is lost: it is read again, from its beginning.
+    pub(super) fn rewind(&mut self) {
+        let Some(begun) = self.begun.take() else { return };
+        if let Some(job) = self.jobs.get_mut(&begun.request) {
+            job.pending.push_front(begun.index);
+            self.line_up(begun.request);
+        }
+    }
+
     /// All that holds between two works.
     ///
     /// # Panics

@@ -2,6 +2,7 @@
 
 use super::ids::{RequestId, SeqId, Token};
 use super::logprobs::TokenLogprobs;
+use super::loss::BackendEvent;
 use super::request::Mode;
 use super::transfer::{SessionState, TransferId};
 use super::vectors::Embedded;
@@ -388,6 +389,11 @@ pub enum Event {
         /// Tokens that can be restored.
         n_restorable: u32,
     },
+    /// A session could not be saved or loaded.
+    #[expect(missing_docs, reason = "said above")]
+    TransferFailed { transfer: TransferId, error: Error },
+    /// The backend went, is made again, is there again, or keeps everybody waiting; the engine tells it.
+    Backend(BackendEvent),
     /// The custom strategy failed, or answered what cannot be; the default stood in.
     StrategyFailed {
         /// Why.

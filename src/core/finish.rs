@@ -131,7 +131,7 @@ impl Scheduler {
 
 /// Whether what a request computed can be trusted after its end.
 fn reusable(end: &End) -> bool {
-    !matches!(end, Err(Error::Inference(_)))
+    end.as_ref().err().is_none_or(|error| !matches!(error, Error::Inference(_)) && !error.is_loss())
 }
 
 fn timings(now: Time, live: &Live) -> Timings {

@@ -31,6 +31,7 @@ mod finish;
 mod ids;
 mod line;
 mod logprobs;
+mod loss;
 mod memory;
 mod mix;
 mod output;
@@ -61,6 +62,7 @@ pub use event::{
 };
 pub use ids::{BlobId, RequestId, SeqId, SlotId, Token};
 pub use logprobs::{Logprob, Scored, Telling, TokenLogprobs};
+pub use loss::BackendEvent;
 pub use memory::{CellCost, MemoryKind, StateSize};
 pub use mix::{GOLDEN, mix};
 pub use params::{Begin, Compiled, Constraint, SamplerKind, SamplingParams, Shape, TokenRules, Words};

@@ -41,6 +41,8 @@ pub(super) struct Live {
     pub(super) doomed: Option<End>,
     /// Forward passes that failed under it without one that succeeded.
     pub(super) n_failures: u32,
+    /// Backends that were lost while its sampler was made.
+    pub(super) n_losses: u32,
     pub(super) output: Output,
     /// How likely the tokens were that are held with their text.
     pub(super) told: VecDeque<TokenLogprobs>,
@@ -93,6 +95,7 @@ impl Live {
             n_computed: 0,
             doomed: None,
             n_failures: 0,
+            n_losses: 0,
             output: Output::default(),
             told: VecDeque::new(),
             prompt_told: if request.sampling.telling.prompt.is_some() {

@@ -19,7 +19,7 @@ use super::time::Time;
 use super::transfer::{Sessions, TransferId};
 use super::work::{Grant, Limits, Op, Outcome, Work};
 use crate::error::Error;
-use crate::options::{StartOptions, StrategyOption};
+use crate::options::{OnBackendLoss, StartOptions, StrategyOption};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -49,6 +49,8 @@ pub struct SchedulerOptions {
     pub max_itl: Duration,
     /// How a pass is shared out.
     pub batch_strategy: StrategyOption,
+    /// What becomes of those who wait while there is no backend.
+    pub on_backend_loss: OnBackendLoss,
 }
 
 impl From<&StartOptions> for SchedulerOptions {
@@ -65,6 +67,7 @@ impl From<&StartOptions> for SchedulerOptions {
             disk_bytes: options.prompt_cache_dir.as_ref().map_or(0, |_| u64::from(options.prompt_cache_dir_mb) << 20),
             max_itl: Duration::from_millis(u64::from(options.max_itl_ms)),
             batch_strategy: options.batch_strategy,
+            on_backend_loss: options.on_backend_loss,
         }
     }
 }
@@ -102,8 +105,10 @@ pub struct Scheduler {
     /// Requests whose start or resumption is told once the ops are done.
     pub(super) starting: Vec<RequestId>,
     pub(super) in_flight: bool,
+    /// Whether there is no backend at the moment.
+    pub(super) is_lost: bool,
     /// Requests that end as soon as the work under way is back.
-    doomed: Vec<RequestId>,
+    pub(super) doomed: Vec<RequestId>,
     pub(super) custom_grants: Option<Result<Vec<Grant>, String>>,
     /// Whose decode row came last.
     pub(super) last_served: Option<RequestId>,
@@ -135,7 +140,7 @@ impl Scheduler {
         assert!(options.n_parallel > 0 && options.n_parallel <= limits.n_seq_max, "a sequence for each slot");
         assert!(limits.n_batch > 0 && limits.n_ctx_seq > 0, "room for a row");
         let sequences = Sequences::new(limits.clone(), options.n_cache_seqs);
-        let ram = Blocks::new(limits.block, options.ram_bytes.unwrap_or(limits.ram_bytes));
+        let ram = Self::empty_ram(&options, &limits);
         let disk = Disk::new(limits.block, if ram.is_on() { options.disk_bytes } else { 0 });
         let slots = vec![None; options.n_parallel as usize];
         let (line, embeds) = (Line::new(options.priority_aging), Embeds::new(options.priority_aging));
@@ -161,6 +166,7 @@ impl Scheduler {
             ops: Vec::new(),
             starting: Vec::new(),
             in_flight: false,
+            is_lost: false,
             doomed: Vec::new(),
             custom_grants: None,
             last_served: None,
@@ -180,13 +186,14 @@ impl Scheduler {
     /// # Errors
     /// [`Error::EmptyPrompt`], [`Error::ContextFull`] for a prompt that can never fit, [`Error::TextTooLong`] for such a
     /// text, [`Error::Prompt`] for a token that the vocabulary lacks, [`Error::Unsupported`] for what this model cannot do,
-    /// [`Error::QueueFull`]. The request is then unknown to the scheduler.
+    /// [`Error::QueueFull`], [`Error::BackendLost`] while there is none and nobody is to wait for it. The request is then unknown to the scheduler.
     ///
     /// # Panics
     /// When a request is submitted twice.
     pub fn submit(&mut self, now: Time, request: Request) -> Result<(), Error> {
         let id = request.id;
         assert!(!self.live.contains_key(&id) && !self.embeds.has(id), "request {id} is submitted once");
+        self.may_wait()?;
         let embed = match &request.embed {
             Some(embed) => Some(self.embeddable(embed)?),
             None => self.admissible(&request).map(|()| None)?,
@@ -226,7 +233,7 @@ impl Scheduler {
 
     /// The next thing to do; nothing while a work is under way or all is idle.
     pub fn plan(&mut self, now: Time) -> Option<Work> {
-        if self.in_flight {
+        if self.in_flight || self.is_lost {
             return None;
         }
         self.end_waits(now);
@@ -281,6 +288,7 @@ impl Scheduler {
             (Work::Decode(rows), Outcome::Decode(outcome)) => self.apply_decode(now, &rows, outcome),
             (Work::Embed(parts), Outcome::Embed(outcome)) => self.apply_embed(now, &parts, outcome),
             (Work::Strategy(_), Outcome::Strategy(answer)) => self.custom_grants = Some(answer),
+            (work, Outcome::Lost(error)) => self.apply_lost(now, work, &error),
             (Work::Prepare(_) | Work::Decode(_) | Work::Embed(_) | Work::Strategy(_), outcome) => {
                 panic!("the outcome is of another kind than its work: {outcome:?}")
             }

@@ -88,6 +88,7 @@ impl Scheduler {
         session: &Key,
     ) -> Result<(), Error> {
         self.needs_ram()?;
+        self.needs_backend()?;
         let Some(tokens) = self.sessions.tokens(scope, session) else {
             return Err(Error::Session(
                 "no finished request of this session and scope has left anything to save".into(),
@@ -120,6 +121,7 @@ impl Scheduler {
         state: SessionState,
     ) -> Result<(), Error> {
         self.needs_ram()?;
+        self.needs_backend()?;
         self.check_state(&state)?;
         let SessionState { tokens, parts } = state;
         let tokens: Arc<[Token]> = tokens.into();

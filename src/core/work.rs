@@ -374,4 +374,6 @@ pub enum Outcome {
     Embed(EmbedOutcome),
     /// What the custom strategy answered, or why it did not.
     Strategy(Result<Vec<Grant>, String>),
+    /// The backend is gone, with all that it held; nothing is planned until [`super::Scheduler::restore_backend`].
+    Lost(Error),
 }

@@ -1,7 +1,7 @@
 //! The folder of the disk tier: a backend that does the scheduler's ops on it, and leaves all others to the real one.
 
 use super::prompt::Identity;
-use crate::backend::{Backend, Pick};
+use crate::backend::{Backend, Pick, Sign};
 use crate::core::{
     BlobId, DecodeOutcome, DiskEntry, Drawn, EmbedOutcome, EmbedPart, Limits, Op, OpResult, RequestId, Row, Token,
     TransferId,
@@ -15,10 +15,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// A backend with a folder.
+/// A backend, and a folder where the options name one.
 pub(super) struct WithDisk {
     inner: Box<dyn Backend>,
-    directory: Directory,
+    directory: Option<Directory>,
     /// The scheduler's numbers.
     keys: BTreeMap<BlobId, EntryKey>,
 }
@@ -72,9 +72,9 @@ fn in_home(path: &str) -> PathBuf {
 
 impl WithDisk {
     /// Put a folder under a backend; with what the scheduler has to know of it.
-    pub(super) fn new(inner: Box<dyn Backend>, directory: Directory) -> (Self, Vec<DiskEntry>) {
+    pub(super) fn new(inner: Box<dyn Backend>, directory: Option<Directory>) -> (Self, Vec<DiskEntry>) {
         let (mut keys, mut ids, mut entries) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
-        let mut found: Vec<_> = directory.entries().collect();
+        let mut found: Vec<_> = directory.iter().flat_map(Directory::entries).collect();
         found.sort_unstable_by_key(|(entry, used)| (*used, entry.key));
         let mut found: Vec<_> = found.into_iter().map(|(entry, _)| entry).zip(0..).collect();
         // A parent ends before its children begin.
@@ -87,6 +87,11 @@ impl WithDisk {
             entries.push(DiskEntry { id, parent, scope, tokens, n_bytes: entry.n_bytes, rank });
         }
         (Self { inner, directory, keys }, entries)
+    }
+
+    /// Another backend takes the place of one that was lost. What is in the folder stays.
+    pub(super) fn replace(&mut self, inner: Box<dyn Backend>) {
+        self.inner = inner;
     }
 
     fn store(
@@ -106,14 +111,16 @@ impl WithDisk {
         };
         let state = states.pop().flatten().ok_or("it is not in RAM any more")?;
         let new = NewEntry { parent, scope: scope.map(|scope| scope.0.clone()), from, tokens: tokens.to_vec() };
-        let key = self.directory.put(new, &state).map_err(|error| error.to_string())?;
+        let directory = self.directory.as_mut().ok_or("there is no folder")?;
+        let key = directory.put(new, &state).map_err(|error| error.to_string())?;
         self.keys.insert(entry, key);
-        self.directory.entry(key).map(|entry| entry.n_bytes).ok_or_else(gone)
+        directory.entry(key).map(|entry| entry.n_bytes).ok_or_else(gone)
     }
 
     fn load(&mut self, entry: BlobId, blob: BlobId, from: u32, len: u32) -> Result<OpResult, OpResult> {
-        let key = *self.keys.get(&entry).ok_or_else(|| OpResult::Lost("it is not on disk".into()))?;
-        let state = self.directory.get(key).map_err(|error| {
+        let there = self.keys.get(&entry).zip(self.directory.as_mut());
+        let (key, directory) = there.ok_or_else(|| OpResult::Lost("it is not on disk".into()))?;
+        let state = directory.get(*key).map_err(|error| {
             let is_gone = error.is_lasting() || matches!(error, StoreError::NoEntry { .. });
             if is_gone { OpResult::Lost(error.to_string()) } else { OpResult::Refused(error.to_string()) }
         })?;
@@ -133,16 +140,17 @@ impl WithDisk {
         if let Op::Load { entry, blob, from, len } = op {
             return self.load(*entry, *blob, *from, *len).unwrap_or_else(|refused| refused);
         }
+        let Some(directory) = &mut self.directory else { return OpResult::Done };
         if let Op::Touch(entries) = op {
             for key in entries.iter().filter_map(|entry| self.keys.get(entry)) {
-                self.directory.note_use(*key);
+                directory.note_use(*key);
             }
         }
         if let Op::Discard(entry) = op
             && let Some(key) = self.keys.remove(entry)
         {
             // A file that cannot be deleted is found by who opens the folder next.
-            let _ = self.directory.remove(key);
+            let _ = directory.remove(key);
         }
         OpResult::Done
     }
@@ -187,5 +195,13 @@ impl Backend for WithDisk {
 
     fn abort_flag(&self) -> Option<Arc<AtomicBool>> {
         self.inner.abort_flag()
+    }
+
+    fn observe(&mut self, observer: Arc<dyn Fn(Sign) + Send + Sync>) {
+        self.inner.observe(observer);
+    }
+
+    fn loss(&mut self) -> Option<Error> {
+        self.inner.loss()
     }
 }

@@ -270,7 +270,7 @@ impl Drop for Handle {
 }
 
 /// Says that a thread is over, or could not begin.
-struct Running(Arc<Shared>);
+pub(super) struct Running(pub(super) Arc<Shared>);
 
 impl Drop for Running {
     fn drop(&mut self) {

@@ -15,12 +15,17 @@ use std::sync::atomic::Ordering;
 /// Makes the backend; runs on the engine thread, which keeps it.
 pub type MakeBackend = Box<dyn FnOnce() -> Result<Box<dyn Backend>, Error> + Send>;
 
+/// Makes the backend once more after it was lost, on a thread of its own; takes what [`Loader::load`] does.
+pub type MakeAgain = Arc<dyn Fn(&dyn Fn(f32) -> bool) -> Result<MakeBackend, Error> + Send + Sync>;
+
 /// What a loader gives.
 pub struct Loaded {
     /// For callers: from here on prompts become tokens.
     pub model: Model,
     /// For the engine thread.
     pub make_backend: MakeBackend,
+    /// For a backend that may be lost.
+    pub make_again: Option<MakeAgain>,
 }
 
 /// Loads a model.
@@ -39,8 +44,8 @@ pub(super) fn run(shared: &Shared, loader: Box<dyn Loader>) {
         shared.is_wanted()
     };
     match catch_unwind(AssertUnwindSafe(|| loader.load(&progress))) {
-        Ok(Ok(Loaded { model, make_backend })) => {
-            shared.send(Command::Start(make_backend, Arc::clone(&model.identity)));
+        Ok(Ok(Loaded { model, make_backend, make_again })) => {
+            shared.send(Command::Start(make_backend, make_again, Arc::clone(&model.identity)));
             shared.open(&model);
         }
         Ok(Err(error)) => shared.fail(&error),

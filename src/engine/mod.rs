@@ -14,11 +14,14 @@ mod disk;
 mod handle;
 mod home;
 mod intake;
+#[cfg(unix)]
+mod isolated;
 mod loader;
 mod mailbox;
 mod metrics;
 mod pass_watch;
 mod prompt;
+mod recovery;
 mod room;
 mod sessions;
 mod settle;
@@ -35,7 +38,9 @@ pub use clock::Clock;
 pub use handle::{Engine, EngineConfig};
 #[cfg(feature = "python")]
 pub(crate) use home::{forked, n_forks};
-pub use loader::{Loaded, Loader, MakeBackend};
+#[cfg(unix)]
+pub use isolated::{Isolated, LoadVocabulary};
+pub use loader::{Loaded, Loader, MakeAgain, MakeBackend};
 pub use mailbox::{Chunk, Interest, Item, Mailbox, SoFar};
 pub use metrics::{EngineMetrics, Histogram, TierFlow};
 pub use prompt::{Identity, Model, Prompt, RenderPrompt};

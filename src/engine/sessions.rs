@@ -51,20 +51,24 @@ impl Transfers {
     /// Answer who waits for an event; it comes back if nobody does.
     pub(super) fn take(&mut self, event: Event) -> Option<Event> {
         if let Event::SessionSaved { transfer, state } = event {
-            self.settle(transfer, Answer::Saved(state));
+            self.settle(transfer, Ok(Answer::Saved(state)));
             return None;
         }
         if let Event::SessionLoaded { transfer, n_restorable } = event {
-            self.settle(transfer, Answer::Loaded(n_restorable));
+            self.settle(transfer, Ok(Answer::Loaded(n_restorable)));
+            return None;
+        }
+        if let Event::TransferFailed { transfer, error } = event {
+            self.settle(transfer, Err(error));
             return None;
         }
         Some(event)
     }
 
-    fn settle(&mut self, id: TransferId, answer: Answer) {
+    fn settle(&mut self, id: TransferId, answer: Result<Answer, Error>) {
         if let Some(waiting) = self.waiting.remove(&id) {
             // Who gave up waiting has no use for it.
-            drop(waiting.send(Ok(answer)));
+            drop(waiting.send(answer));
         }
     }
 }

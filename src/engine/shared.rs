@@ -3,7 +3,7 @@
 use super::clock::Clock;
 use super::home::Home;
 use super::intake::{Closing, Entry, Intake, Removed, Stage};
-use super::loader::MakeBackend;
+use super::loader::{MakeAgain, MakeBackend};
 use super::lock;
 use super::mailbox::{Cancelling, Mailbox, wait_for};
 use super::metrics::Metrics;
@@ -20,7 +20,7 @@ use crate::core::{Event, FinishReason, Finished, Limits, RequestId, Stats, Time}
 use crate::error::Error;
 use crate::options::StartOptions;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
@@ -31,7 +31,9 @@ const LEAVE_LIMIT: Duration = Duration::from_secs(3);
 /// What the engine thread is told. Its number is bounded by that of the requests in flight.
 pub(super) enum Command {
     /// The model is loaded.
-    Start(MakeBackend, Identity),
+    Start(MakeBackend, Option<MakeAgain>, Identity),
+    /// A backend that was lost is made again, or could not be.
+    Made(Result<MakeBackend, Error>),
     /// A sampler of the caller's own has drawn, or failed.
     Chosen(RequestId, Result<Pick, String>),
     /// Requests come in; answers to one prompt together, so that none of them has ended before another is there.
@@ -68,6 +70,8 @@ pub(super) struct Shared {
     pub(super) load_progress: AtomicU32,
     pub(super) load_nanos: AtomicU64,
     pub(super) n_halves_ready: AtomicU32,
+    pub(super) n_backend_restarts: AtomicU32,
+    pub(super) is_backend_lost: AtomicBool,
     seeds: RandomState,
     pub(super) settler: Settler,
     /// Threads that run.
@@ -103,6 +107,8 @@ impl Shared {
             load_progress: AtomicU32::new(0),
             load_nanos: AtomicU64::new(0),
             n_halves_ready: AtomicU32::new(0),
+            n_backend_restarts: AtomicU32::new(0),
+            is_backend_lost: AtomicBool::new(false),
             seeds: RandomState::new(),
             settler: Settler::default(),
             n_threads: Mutex::default(),

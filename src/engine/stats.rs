@@ -23,6 +23,10 @@ pub struct EngineStats {
     pub load_progress: f32,
     /// From the making of the engine until it was ready, once it is.
     pub load_time: Option<Duration>,
+    /// Times that a lost backend was made again.
+    pub n_backend_restarts: u32,
+    /// Whether there is none at the moment, because it was lost.
+    pub is_backend_lost: bool,
 }
 
 impl Shared {
@@ -44,6 +48,8 @@ impl Shared {
             n_events_dropped: self.telemetry.n_dropped(),
             load_progress: f32::from_bits(self.load_progress.load(Ordering::Relaxed)),
             load_time: (load_nanos > 0).then(|| Duration::from_nanos(load_nanos)),
+            n_backend_restarts: self.n_backend_restarts.load(Ordering::Relaxed),
+            is_backend_lost: self.is_backend_lost.load(Ordering::Relaxed),
         }
     }
 }

@@ -2,9 +2,10 @@
 
 use super::disk::{self, WithDisk};
 use super::intake::Entry;
-use super::loader::MakeBackend;
+use super::loader::{MakeAgain, MakeBackend};
 use super::mailbox::Mailbox;
 use super::prompt::Identity;
+use super::recovery::{self, Recovery};
 use super::sessions::Transfers;
 use super::shared::{Command, Shared};
 use super::waker::Wakes;
@@ -41,14 +42,14 @@ fn serve(
     callables: Arc<dyn Callables>,
 ) -> Result<(), Error> {
     let mut commands = Commands::new(receiver)?;
-    let Some((make_backend, identity, early)) = wait_for_model(shared, &mut commands) else { return Ok(()) };
-    let mut backend = make_backend()?;
-    let mut on_disk = Vec::new();
-    if let Some(directory) = disk::open(&shared.options, &backend.limits(), &identity)? {
-        let (with_disk, entries) = WithDisk::new(backend, directory);
-        (backend, on_disk) = (Box::new(with_disk), entries);
-    }
+    let Some((Start { make_backend, make_again, identity }, early)) = wait_for_model(shared, &mut commands) else {
+        return Ok(());
+    };
+    let backend = make_backend()?;
     let limits = backend.limits();
+    let directory = disk::open(&shared.options, &limits, &identity)?;
+    let (mut backend, on_disk) = WithDisk::new(backend, directory);
+    recovery::watch(shared, &mut backend);
     let mut options = SchedulerOptions::from(&shared.options);
     // The handle keeps the bounds, so that a caller hears at once.
     (options.max_queue, options.max_queue_per_scope) = (0, 0);
@@ -57,49 +58,63 @@ fn serve(
     let shared = Arc::clone(shared);
     let routes = BTreeMap::new();
     let (transfers, wakes) = (Transfers::default(), Wakes::default());
-    let mut thread = EngineThread { shared, commands, callables, backend, scheduler, routes, transfers, wakes };
+    let recovery = Recovery::new(make_again, shared.clock.now());
+    let mut thread =
+        EngineThread { shared, commands, callables, backend, recovery, scheduler, routes, transfers, wakes };
     // Who sees that it is ready sees what it begins with.
     thread.shared.stats.publish(&thread.scheduler.stats());
     thread.shared.set_limits(limits);
     for command in early {
         thread.obey(command);
     }
-    thread.run();
-    Ok(())
+    thread.run()
+}
+
+/// What the loader gives.
+struct Start {
+    make_backend: MakeBackend,
+    make_again: Option<MakeAgain>,
+    identity: Identity,
 }
 
 /// Wait for the loader. None if the engine ended first; else with the commands that came before it was done.
-fn wait_for_model(shared: &Shared, commands: &mut Commands) -> Option<(MakeBackend, Identity, Vec<Command>)> {
+fn wait_for_model(shared: &Shared, commands: &mut Commands) -> Option<(Start, Vec<Command>)> {
     let mut early = Vec::new();
     while !shared.may_stop() {
         let wait = shared.held_until().map(|at| at - shared.clock.now());
         match commands.wait(wait) {
-            Some(Command::Start(make_backend, identity)) => return Some((make_backend, identity, early)),
+            Some(Command::Start(make_backend, make_again, identity)) => {
+                return Some((Start { make_backend, make_again, identity }, early));
+            }
             Some(command @ (Command::Submit(_) | Command::Cancel(_) | Command::Transfer(_))) => early.push(command),
-            Some(Command::Look | Command::Chosen(..)) | None => {}
+            Some(Command::Look | Command::Chosen(..) | Command::Made(_)) | None => {}
         }
         shared.expire_held(shared.clock.now());
     }
     None
 }
 
-struct EngineThread {
-    shared: Arc<Shared>,
+pub(super) struct EngineThread {
+    pub(super) shared: Arc<Shared>,
     commands: Commands,
     callables: Arc<dyn Callables>,
-    backend: Box<dyn Backend>,
-    scheduler: Scheduler,
+    pub(super) backend: WithDisk,
+    pub(super) recovery: Recovery,
+    pub(super) scheduler: Scheduler,
     /// The mailboxes of the requests that the core has.
     routes: BTreeMap<RequestId, Arc<Mailbox>>,
     /// Who waits for a session to be saved or loaded.
     transfers: Transfers,
     /// Who is woken at the end of the turn.
-    wakes: Wakes,
+    pub(super) wakes: Wakes,
 }
 
 impl EngineThread {
     /// Turn after turn, until the engine is closed.
-    fn run(&mut self) {
+    ///
+    /// # Errors
+    /// Why it cannot go on.
+    fn run(&mut self) -> Result<(), Error> {
         loop {
             self.drain_commands();
             if self.shared.leaves_states() {
@@ -108,14 +123,18 @@ impl EngineThread {
             let worked = self.work();
             // Only now, and by the clock of the outcome: a long pass must not end a request that it brought forward.
             let now = worked.unwrap_or_else(|| self.shared.clock.now());
+            self.look_after_backend(now);
             self.shared.expire_held(now);
             self.scheduler.handle_timeout(now);
             self.shared.stats.publish(&self.scheduler.stats());
             self.route_events();
+            if let Some(error) = self.recovery.fatal.take() {
+                return Err(error);
+            }
             // What is only done for later is not waited for, unless it is for the next engine.
             let is_over = worked.is_none() || (self.scheduler.is_vacant() && !self.shared.leaves_states());
             if is_over && self.shared.may_stop() {
-                return;
+                return Ok(());
             }
             if worked.is_none() {
                 self.idle();
@@ -127,14 +146,19 @@ impl EngineThread {
     fn work(&mut self) -> Option<Time> {
         let work = self.scheduler.plan(self.shared.clock.now())?;
         let outcome = self.carry_out(&work);
+        let loss = self.backend.loss();
+        let outcome = loss.clone().map_or(outcome, Outcome::Lost);
         // Before the outcome: a pass may have been aborted because of what they say.
         self.drain_commands();
         let now = self.shared.clock.now();
         let undrawn: Vec<RequestId> = match &outcome {
             Outcome::Decode(outcome) => outcome.undrawn().collect(),
-            Outcome::Prepare(_) | Outcome::Embed(_) | Outcome::Strategy(_) => Vec::new(),
+            Outcome::Prepare(_) | Outcome::Embed(_) | Outcome::Strategy(_) | Outcome::Lost(_) => Vec::new(),
         };
         self.scheduler.apply(now, work, outcome);
+        if let Some(error) = loss {
+            self.recover(now, &error);
+        }
         for request in undrawn {
             self.ask_sampler(request);
         }
@@ -204,6 +228,7 @@ impl EngineThread {
                 self.scheduler.supply(self.shared.clock.now(), id, drawn);
             }
             Command::Transfer(asked) => self.transfers.begin(&mut self.scheduler, self.shared.clock.now(), asked),
+            Command::Made(made) => self.backend_made(made),
             // The loader runs once, and this thread has what it gave.
             Command::Start(..) | Command::Look => {}
         }
@@ -260,13 +285,18 @@ impl EngineThread {
             Event::Queued { request, .. } | Event::Parked { request, .. } | Event::Resumed { request, .. } => {
                 Some(request)
             }
-            Event::Token { .. } | Event::Embedded { .. } | Event::SessionSaved { .. } | Event::SessionLoaded { .. } => {
+            Event::Token { .. }
+            | Event::Embedded { .. }
+            | Event::SessionSaved { .. }
+            | Event::SessionLoaded { .. }
+            | Event::TransferFailed { .. } => {
                 return;
             }
             Event::Tick { .. }
             | Event::KvPressure { .. }
             | Event::TierChanged { .. }
             | Event::PrefixInstability { .. }
+            | Event::Backend(_)
             | Event::StrategyFailed { .. } => None,
         };
         // Nothing is told of a request after its end.

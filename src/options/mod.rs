@@ -6,6 +6,7 @@
 mod embedding;
 mod endpoints;
 mod grammar;
+mod isolation;
 mod sampling;
 mod table;
 mod texts;
@@ -14,6 +15,7 @@ mod value;
 pub use embedding::Normalize;
 pub use endpoints::{Endpoint, Endpoints};
 pub use grammar::GrammarSource;
+pub use isolation::{Isolate, OnBackendLoss};
 pub use sampling::{LogitBias, SamplerCallable, SamplerKind, SamplerOrder, TokenOrText};
 pub use table::*;
 pub use texts::{JsonSchema, Key, PathName, Texts};

@@ -1,9 +1,9 @@
 //! The three tables.
 
 use super::{
-    AttentionType, BatchStrategy, CacheType, Endpoints, FlashAttention, JsonSchema, Key, LogitBias, Normalize,
-    OptionSpec, OptionType, Options, PathName, Pooling, QueueFullPolicy, Range, RopeScaling, SamplerCallable,
-    SamplerOrder, SplitMode, StrategyOption, Texts, Value,
+    AttentionType, BatchStrategy, CacheType, Endpoints, FlashAttention, Isolate, JsonSchema, Key, LogitBias, Normalize,
+    OnBackendLoss, OptionSpec, OptionType, Options, PathName, Pooling, QueueFullPolicy, Range, RopeScaling,
+    SamplerCallable, SamplerOrder, SplitMode, StrategyOption, Texts, Value,
 };
 use serde::{Deserialize, Serialize};
 
@@ -100,6 +100,14 @@ options! {
         prompt_cache_dir_mb: u32 = 4096, range 1.0..16_777_216.0, unit "MiB";
         /// Longest gap between two tokens of a stream that prompts of others may cause: while anybody generates, a forward pass reads so much of prompts as keeps its forecast length within it. It may always take 1.5 times as long as one that only generates, prompts always get some tokens, and what a callable as `batch_strategy` shares out is done as it says. 0 removes the bound.
         max_itl_ms: u32 = 200, range 0.0..3_600_000.0, unit "ms";
+        /// Run llama.cpp in a process of its own, so that its end is an error of the requests that were running and not the end of this interpreter: "on" (or True), "off" (or False), or "auto", which leaves it off where all devices are this machine's. Samplers that are Python callables need "off".
+        isolate: Isolate = Isolate::Auto;
+        /// What requests that wait do while a backend that was lost is made again: "wait", or "fail" with `BackendLostError`.
+        on_backend_loss: OnBackendLoss = OnBackendLoss::Wait;
+        /// Times that a lost backend is made again until the engine fails for good; a backend that lived for ten minutes starts the count anew.
+        max_backend_restarts: u32 = 10, range 0.0..1_000_000.0, unit "restarts";
+        /// Time for one forward pass, or one step of moving state, of an isolated backend, and between two signs of life while it loads; after it the process is killed.
+        backend_timeout: f64 = 300.0, range 0.01..1e9, unit "seconds";
         /// How a forward pass is shared out between requests: "decode_maximal", "prefill_priority", "balanced", or a callable.
         batch_strategy: StrategyOption = StrategyOption::Builtin(BatchStrategy::DecodeMaximal);
 

@@ -257,6 +257,8 @@ macro_rules! choice {
     };
 }
 
+pub(super) use choice;
+
 choice!(
     /// The built-in batch strategies.
     BatchStrategy {

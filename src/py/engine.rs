@@ -6,7 +6,7 @@ use super::hub::{Hub, duration, wait_in_slices};
 use super::model::Model;
 use super::strategy::{self, PyCallables};
 use super::ticket::{Registered, Ticket};
-use super::{convert, embeddings, errors, key, loaders, metrics};
+use super::{convert, embeddings, errors, isolated, key, loaders, metrics};
 use crate::chat::{Asked, Conversation};
 use crate::core::{Mode, RequestId};
 use crate::engine::{self, EngineConfig, Prompt};
@@ -84,6 +84,8 @@ impl Engine {
     #[new]
     fn new(py: Python<'_>, name: String, options: &Bound<'_, PyDict>) -> PyResult<Self> {
         let options = start_options(py, options)?;
+        // The model may come later, from another thread: what is wrong is told here.
+        isolated::launch(py, &options).map_err(|e| errors::raise(py, &e))?;
         let strategy = match options.batch_strategy {
             StrategyOption::Callable(id) => Some(id),
             StrategyOption::Builtin(_) => None,
@@ -108,15 +110,18 @@ impl Engine {
 
     /// Load a GGUF file in the background.
     fn load_file(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        let loader = loaders::file(self.get().options().clone(), path).map_err(|e| errors::raise(py, &e))?;
+        let options = self.get().options();
+        let loader = isolated::launch(py, options).and_then(|launch| loaders::file(options.clone(), path, launch));
+        let loader = loader.map_err(|e| errors::raise(py, &e))?;
         py.detach(|| self.get().load(loader));
         Ok(())
     }
 
     /// Simulate a model; `settings` are those of a `sim:` URI, texts by name.
     fn load_sim(&self, py: Python<'_>, settings: &Bound<'_, PyDict>) -> PyResult<()> {
-        let loader =
-            loaders::simulated(self.get().options(), &settings.extract()?).map_err(|e| errors::raise(py, &e))?;
+        let (options, settings) = (self.get().options(), settings.extract()?);
+        let loader = isolated::launch(py, options).and_then(|launch| loaders::simulated(options, &settings, launch));
+        let loader = loader.map_err(|e| errors::raise(py, &e))?;
         py.detach(|| self.get().load(loader));
         Ok(())
     }
@@ -146,9 +151,8 @@ impl Engine {
     }
 
     /// Check the options of a request, and submit nothing.
-    #[expect(clippy::unused_self, reason = "options are an engine's")]
     fn check(&self, py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<()> {
-        request_options(py, options).map(|options| drop(Registered::of(&options)))
+        self.request_options(py, options).map(|options| drop(Registered::of(&options)))
     }
 
     /// Submit text or token ids.
@@ -176,7 +180,7 @@ impl Engine {
         options: &Bound<'_, PyDict>,
         stream: bool,
     ) -> PyResult<Ticket> {
-        let (syntax, given) = (Syntax::default(), request_options(py, options)?);
+        let (syntax, given) = (Syntax::default(), self.request_options(py, options)?);
         let (asked, told) = (py.detach(|| Asked::parse(&asked)), Arc::clone(&syntax));
         let schema = given.json_schema.as_ref().filter(|_| given.grammar_triggers.is_none());
         let (json_schema, is_constrained) = (schema.map(|schema| schema.0.clone()), constrains(&given));
@@ -289,7 +293,18 @@ impl Engine {
 
 impl Engine {
     fn send(&self, py: Python<'_>, prompt: Prompt, given: &Bound<'_, PyDict>, stream: bool) -> PyResult<Ticket> {
-        self.send_checked(py, prompt, request_options(py, given)?, stream, None)
+        self.send_checked(py, prompt, self.request_options(py, given)?, stream, None)
+    }
+
+    /// Read the options of a request to this engine.
+    fn request_options(&self, py: Python<'_>, given: &Bound<'_, PyDict>) -> PyResult<RequestOptions> {
+        let options = request_options(py, given)?;
+        if options.sampler.is_some() && self.get().options().is_isolated() {
+            drop(Registered::of(&options));
+            let error = "sampler: an isolated backend takes no Python callables as samplers; isolate=False does";
+            return Err(errors::raise(py, &Error::Option(error.into())));
+        }
+        Ok(options)
     }
 
     fn send_checked(
@@ -328,13 +343,25 @@ impl Engine {
 }
 
 fn stats_dict<'py>(py: Python<'py>, stats: &engine::EngineStats) -> PyResult<Bound<'py, PyDict>> {
-    let engine::EngineStats { core, state, in_flight, held, n_events_dropped, load_progress, load_time } = stats;
+    let engine::EngineStats {
+        core,
+        state,
+        in_flight,
+        held,
+        n_events_dropped,
+        load_progress,
+        load_time,
+        n_backend_restarts,
+        is_backend_lost,
+    } = stats;
     let dict = super::stats_dict(py, core)?;
     dict.set_item("state", state.word())?;
     dict.set_item("in_flight", in_flight + held)?;
     dict.set_item("n_events_dropped", n_events_dropped)?;
     dict.set_item("load_progress", load_progress)?;
     dict.set_item("load_s", load_time.map(|t| t.as_secs_f64()))?;
+    dict.set_item("n_backend_restarts", n_backend_restarts)?;
+    dict.set_item("is_backend_lost", is_backend_lost)?;
     Ok(dict)
 }
 

@@ -55,8 +55,13 @@ pub(super) fn to_exception<'py>(
         Error::Rpc { reason, endpoint, text: _ } => {
             fields.set_item("reason", reason.word())?;
             fields.set_item("endpoint", endpoint)?;
-            if error.retryable() { "RpcUnavailableError" } else { "RpcError" }
+            match reason {
+                RpcReason::Lost => "RpcLostError",
+                _ if error.retryable() => "RpcUnavailableError",
+                _ => "RpcError",
+            }
         }
+        Error::BackendLost(_) => "BackendLostError",
     };
     py.import("llama_batch.errors")?.getattr(class)?.call((error.to_string(),), Some(&fields))
 }
@@ -105,6 +110,8 @@ pub(super) fn error_samples(py: Python<'_>) -> PyResult<Vec<(String, bool, Bound
         Error::Inference(text()),
         Error::Rpc { reason: RpcReason::ProtocolMismatch, endpoint: text(), text: text() },
         Error::Rpc { reason: RpcReason::Busy, endpoint: text(), text: text() },
+        Error::Rpc { reason: RpcReason::Lost, endpoint: text(), text: text() },
+        Error::BackendLost(text()),
     ]
     .iter()
     .map(|e| Ok((e.code().to_owned(), e.retryable(), to_exception(py, e, Some(7), None)?)))

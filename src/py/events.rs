@@ -2,7 +2,7 @@
 
 use super::hub::{Hub, duration};
 use super::{errors, key};
-use crate::core::{Event, Finished, PrefixReason, PrefixSource, Tier, ms};
+use crate::core::{BackendEvent, Event, Finished, PrefixReason, PrefixSource, Tier, ms};
 use crate::engine::{self, Received, TelemetryEvent};
 use crate::error::Error;
 use crate::options::Key;
@@ -137,6 +137,8 @@ pub(super) fn describe<'py>(
         | Event::SessionSaved { .. }
         | Event::SessionLoaded { .. }
         | Event::Embedded { .. }
+        | Event::TransferFailed { .. }
+        | Event::Backend(_)
         | Event::StrategyFailed { .. } => rare(event, measured, meta),
     }
 }
@@ -186,6 +188,7 @@ fn rare<'py>(event: &Event, measured: &Bound<'py, PyDict>, meta: &Bound<'py, PyD
             meta.set_item("reason", reason)?;
             Ok("strategy_failed")
         }
+        Event::Backend(event) => backend(event, measured, meta),
         Event::Embedded { request, embedded } => {
             measured.set_item("texts", embedded.vectors.len())?;
             meta.set_item("request_id", request.0)?;
@@ -197,6 +200,7 @@ fn rare<'py>(event: &Event, measured: &Bound<'py, PyDict>, meta: &Bound<'py, PyD
         | Event::Tick { .. }
         | Event::SessionSaved { .. }
         | Event::SessionLoaded { .. }
+        | Event::TransferFailed { .. }
         | Event::Queued { .. }
         | Event::Started { .. } => unreachable!("described before"),
     }
@@ -234,6 +238,34 @@ fn ended<'py>(finished: &Finished, measured: &Bound<'py, PyDict>, meta: &Bound<'
         }
     }
     Ok("request.done")
+}
+
+/// `backend.*`.
+fn backend<'py>(
+    event: &BackendEvent,
+    measured: &Bound<'py, PyDict>,
+    meta: &Bound<'py, PyDict>,
+) -> PyResult<&'static str> {
+    match event {
+        BackendEvent::Lost { reason } => {
+            meta.set_item("reason", reason)?;
+            Ok("backend.lost")
+        }
+        BackendEvent::Retry { attempt, delay } => {
+            measured.set_item("attempt", attempt)?;
+            measured.set_item("delay_ms", ms(*delay))?;
+            Ok("backend.retry")
+        }
+        BackendEvent::Restored { attempts, took } => {
+            measured.set_item("attempts", attempts)?;
+            measured.set_item("lost_ms", ms(*took))?;
+            Ok("backend.restored")
+        }
+        BackendEvent::Slow { elapsed } => {
+            measured.set_item("elapsed_ms", ms(*elapsed))?;
+            Ok("backend.slow")
+        }
+    }
 }
 
 /// Tokens per second; 0 where no time passed.

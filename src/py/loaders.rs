@@ -1,8 +1,13 @@
 //! What an engine loads: a GGUF file through llama.cpp, or a simulated model.
 
+use super::isolated::Launch;
 use crate::backend::Backend;
-use crate::backend::sim::{Latency, SimBackend, SimConfig, SimTokenizer};
+#[cfg(unix)]
+use crate::backend::remote::Recipe;
+use crate::backend::sim::{Latency, SimBackend, SimConfig, SimTokenizer, load_slowly};
 use crate::core::MemoryKind;
+#[cfg(unix)]
+use crate::engine::Isolated;
 use crate::engine::{Identity, Loaded, Loader, Model};
 use crate::error::Error;
 use crate::options::StartOptions;
@@ -18,7 +23,19 @@ use std::time::Duration;
 /// None here; in a build without llama.cpp there is no such loader.
 #[cfg(feature = "llama")]
 #[expect(clippy::unnecessary_wraps, reason = "the signature of the build without llama.cpp")]
-pub(super) fn file(options: StartOptions, path: PathBuf) -> Result<Box<dyn Loader>, Error> {
+pub(super) fn file(options: StartOptions, path: PathBuf, launch: Option<Launch>) -> Result<Box<dyn Loader>, Error> {
+    #[cfg(unix)]
+    if let Some(launch) = launch {
+        let recipe = Recipe::File { path: path.clone(), options: Box::new(options.clone()) };
+        let kept = options.clone();
+        let vocabulary = move |progress: &dyn Fn(f32) -> bool| {
+            let model = crate::backend::llama::load_vocabulary(&path, progress)?;
+            Ok(model_of(&kept, path, &model))
+        };
+        return Ok(isolated(&options, launch, recipe, vocabulary));
+    }
+    #[cfg(not(unix))]
+    let _ = launch;
     Ok(Box::new(File { options, path }))
 }
 
@@ -28,8 +45,8 @@ pub(super) fn file(options: StartOptions, path: PathBuf) -> Result<Box<dyn Loade
 /// [`Error::ModelLoad`], as this build has no llama.cpp.
 #[cfg(not(feature = "llama"))]
 #[expect(clippy::needless_pass_by_value, reason = "the signature of the build with llama.cpp")]
-pub(super) fn file(options: StartOptions, path: PathBuf) -> Result<Box<dyn Loader>, Error> {
-    let _ = options;
+pub(super) fn file(options: StartOptions, path: PathBuf, launch: Option<Launch>) -> Result<Box<dyn Loader>, Error> {
+    let _ = (options, launch);
     Err(Error::ModelLoad(format!("{} cannot be loaded: this build has no llama.cpp", path.display())))
 }
 
@@ -45,16 +62,23 @@ impl Loader for File {
         use crate::backend::llama;
         let Self { options, path } = *self;
         let model = llama::load(&options, &path, progress)?;
-        if let Some(reason) = model.chat_templates().iter().find_map(|source| super::chat::refusal(source)) {
-            model.refuse_template(reason);
-        }
         let shared = Arc::clone(&model);
-        let identity = identity(path, model.n_ctx_orig(), context_properties(&options));
         Ok(Loaded {
-            model: Model { tokenizer: model.clone(), handle: Some(model), identity },
+            model: model_of(&options, path, &model),
             make_backend: Box::new(move || llama::backend(shared, &options)),
+            make_again: None,
         })
     }
+}
+
+/// What callers get of a model. Templates that do harm are refused.
+#[cfg(feature = "llama")]
+fn model_of(options: &StartOptions, path: PathBuf, model: &Arc<crate::backend::llama::Model>) -> Model {
+    if let Some(reason) = model.chat_templates().iter().find_map(|source| super::chat::refusal(source)) {
+        model.refuse_template(reason);
+    }
+    let identity = identity(path, model.n_ctx_orig(), context_properties(options));
+    Model { tokenizer: model.clone(), handle: Some(model.clone()), identity }
 }
 
 /// What tells a model's saved states from those of others. Its files are read when that is asked first.
@@ -107,8 +131,21 @@ struct Simulated {
 ///
 /// # Errors
 /// [`Error::Option`] where a setting is unknown or its value is wrong.
-pub(super) fn simulated(options: &StartOptions, settings: &BTreeMap<String, String>) -> Result<Box<dyn Loader>, Error> {
-    Ok(Box::new(read(options, settings)?))
+pub(super) fn simulated(
+    options: &StartOptions,
+    settings: &BTreeMap<String, String>,
+    launch: Option<Launch>,
+) -> Result<Box<dyn Loader>, Error> {
+    let simulated = read(options, settings)?;
+    #[cfg(unix)]
+    if let Some(launch) = launch {
+        let Simulated { config, load, fails } = simulated;
+        let recipe = Recipe::Simulated { config: Box::new(config.clone()), load, fails, fault: None };
+        return Ok(isolated(options, launch, recipe, move |_| Ok(simulated_model(&config))));
+    }
+    #[cfg(not(unix))]
+    let _ = launch;
+    Ok(Box::new(simulated))
 }
 
 /// A simulated model in virtual time.
@@ -198,20 +235,29 @@ fn memory(value: &str) -> Result<MemoryKind, Error> {
 impl Loader for Simulated {
     fn load(self: Box<Self>, progress: &dyn Fn(f32) -> bool) -> Result<Loaded, Error> {
         let Self { config, load, fails } = *self;
-        let slice = Duration::from_millis(5);
-        let mut done = Duration::ZERO;
-        while done < load && progress(done.as_secs_f32() / load.as_secs_f32()) {
-            std::thread::sleep(slice.min(load.saturating_sub(done)));
-            done += slice;
-        }
-        if let Some(reason) = fails {
-            return Err(Error::ModelLoad(format!("the simulated model could not be loaded: {reason}")));
-        }
-        let kind = format!("{:?}", (config.memory, config.kv_unified, config.n_vocab, config.block));
-        let identity: Identity = Arc::new(move |_| Ok(Fingerprint([0; 32]).with(&[("sim", kind.clone())])));
+        load_slowly(load, fails.as_deref(), progress)?;
         Ok(Loaded {
-            model: Model { tokenizer: Arc::new(SimTokenizer::new(&config)), handle: None, identity },
+            model: simulated_model(&config),
             make_backend: Box::new(move || Ok(Box::new(SimBackend::new(config)) as Box<dyn Backend>)),
+            make_again: None,
         })
     }
+}
+
+fn simulated_model(config: &SimConfig) -> Model {
+    let kind = format!("{:?}", (config.memory, config.kv_unified, config.n_vocab, config.block));
+    let identity: Identity = Arc::new(move |_| Ok(Fingerprint([0; 32]).with(&[("sim", kind.clone())])));
+    Model { tokenizer: Arc::new(SimTokenizer::new(config)), handle: None, identity }
+}
+
+/// The loader of a model whose backend has a process of its own.
+#[cfg(unix)]
+fn isolated(
+    options: &StartOptions,
+    launch: Launch,
+    recipe: Recipe,
+    vocabulary: impl FnOnce(&dyn Fn(f32) -> bool) -> Result<Model, Error> + Send + 'static,
+) -> Box<dyn Loader> {
+    let timeout = Duration::from_secs_f64(options.backend_timeout);
+    Box::new(Isolated { launch, recipe, timeout, vocabulary: Box::new(vocabulary) })
 }

@@ -9,6 +9,7 @@ mod engine;
 mod errors;
 mod events;
 mod hub;
+mod isolated;
 mod key;
 mod loaders;
 mod logprobs;
@@ -98,6 +99,9 @@ mod _core {
     use super::events::EventReceiver;
     #[pymodule_export]
     use super::hub::{Hub, new_key};
+    #[cfg(unix)]
+    #[pymodule_export]
+    use super::isolated::serve_isolated;
     #[pymodule_export]
     use super::model::{Model, build, drain_logs, has_llama};
     #[pymodule_export]

@@ -34,7 +34,8 @@ impl Simulation {
     /// End it, and begin a new one that has nothing of it but what is on disk.
     #[must_use]
     pub fn restarted(self, options: SchedulerOptions) -> Self {
-        let backend = self.backend.restarted();
+        let mut backend = self.backend;
+        backend.restart();
         let mut scheduler = Scheduler::new(options, backend.limits());
         scheduler.adopt_disk(backend.disk().entries());
         Self { scheduler, backend, now: Time(0), in_flight: None, undrawn: VecDeque::new(), turn: 0 }
@@ -94,6 +95,33 @@ impl Simulation {
     /// Let the next op or pass that the fault can hit fail with it.
     pub fn inject(&mut self, fault: Fault) {
         self.backend.inject(fault);
+    }
+
+    /// The backend is gone, with the work under way, which may have been done in part or whole.
+    pub fn lose_backend(&mut self) {
+        if self.scheduler.is_lost() {
+            return;
+        }
+        let error = Error::BackendLost("injected: the backend is gone".into());
+        self.backend.restart();
+        self.undrawn.clear();
+        match self.in_flight.take() {
+            Some((work, _)) => self.scheduler.apply(self.now, work, Outcome::Lost(error)),
+            None => self.scheduler.lose_backend(self.now, &error),
+        }
+    }
+
+    /// Have the next backend be of another kind.
+    pub fn replace_backend(&mut self, config: SimConfig) {
+        self.backend = SimBackend::new(config);
+    }
+
+    /// There is one again, if it was lost.
+    ///
+    /// # Errors
+    /// Those of [`Scheduler::restore_backend`].
+    pub fn restore_backend(&mut self) -> Result<(), Error> {
+        if self.scheduler.is_lost() { self.scheduler.restore_backend(self.now, self.backend.limits()) } else { Ok(()) }
     }
 
     /// Plan the next work and let the backend do it, without telling the scheduler yet; whether there was any.

@@ -13,6 +13,8 @@ mod engine;
 mod grammar;
 #[cfg(feature = "llama")]
 mod llama;
+#[cfg(unix)]
+mod remote;
 mod rpc;
 mod sampling;
 mod scheduler;

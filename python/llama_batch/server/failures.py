@@ -139,7 +139,9 @@ def _closing() -> HttpError:
 
 
 def _by_code(error: LlamaBatchError) -> HttpError:
-    """What is left: what a kind of model does not do, what the end of the engine cancelled, and what failed."""
+    """What is left: what a kind of model does not do, what ended with the engine or its backend, and what failed."""
     if error.code == "unsupported":
         return HttpError(501, error.message, code=error.code)
+    if error.code == "backend_lost":
+        return HttpError(503, "what computes was lost", code=error.code, headers={"retry-after": "1"})
     return _closing() if error.code == "cancelled" else HttpError(500, error.message, code=error.code)

@@ -92,6 +92,9 @@ impl Context {
         layout: &Layout,
         abort: Arc<AtomicBool>,
     ) -> Result<Self, Error> {
+        if model.is_vocabulary {
+            return Err(Error::Unsupported("the model computes in another process (isolate)".into()));
+        }
         let mut params = context_params(options)?;
         params.n_ctx = layout.n_ctx;
         params.n_batch = layout.n_batch;

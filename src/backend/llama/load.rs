@@ -3,7 +3,8 @@
 use super::machine::{available_memory, gib};
 use super::model::Model;
 use super::params::model_params;
-use super::{devices, ffi, gguf, init, logs, rpc};
+use super::rpc::{self, Connection};
+use super::{devices, ffi, gguf, init, logs};
 use crate::error::Error;
 use crate::options::StartOptions;
 use llama_cpp_sys_2 as sys;
@@ -70,6 +71,32 @@ pub fn load(options: &StartOptions, path: &Path, progress: &dyn Fn(f32) -> bool)
     if !options.use_mmap || options.use_direct_io {
         need_memory(path, file_bytes)?;
     }
+    read(path, &file, params, servers, progress)
+}
+
+/// Load what a model's file says of itself, and its vocabulary: nothing that computes, and no device is touched.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_vocabulary(path: &Path, progress: &dyn Fn(f32) -> bool) -> Result<Arc<Model>, Error> {
+    gguf::check(path)?;
+    let file = path_for_c(path)?;
+    init();
+    let no_devices: [sys::ggml_backend_dev_t; 1] = [std::ptr::null_mut()];
+    let mut params = model_params(&StartOptions::default());
+    params.vocab_only = true;
+    params.devices = no_devices.as_ptr().cast_mut();
+    read(path, &file, params, Vec::new(), progress)
+}
+
+/// Have llama.cpp read a file. What the parameters point to outlives the call, which keeps none of it.
+fn read(
+    path: &Path,
+    file: &CString,
+    mut params: sys::llama_model_params,
+    servers: Vec<Arc<Connection>>,
+    progress: &dyn Fn(f32) -> bool,
+) -> Result<Arc<Model>, Error> {
     let progress = Progress { report: progress, stopped: Cell::new(false) };
     params.progress_callback = Some(on_progress);
     params.progress_callback_user_data = (&raw const progress).cast_mut().cast();
@@ -88,7 +115,7 @@ pub fn load(options: &StartOptions, path: &Path, progress: &dyn Fn(f32) -> bool)
     }
     let model = NonNull::new(model).ok_or_else(|| why(&logs::reason("llama.cpp gave no reason")))?;
     // SAFETY: llama.cpp has just loaded it, and nobody else has the pointer.
-    Ok(Arc::new(unsafe { Model::own(model, servers) }))
+    Ok(Arc::new(unsafe { Model::own(model, servers, params.vocab_only) }))
 }
 
 /// Without a file mapping the whole model is read into memory.

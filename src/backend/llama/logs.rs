@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
 /// Lines that wait to be drained at most; then the oldest go.
 const CAPACITY: usize = 1024;
@@ -55,6 +55,10 @@ struct Thread {
     errors: Vec<String>,
 }
 
+/// Who takes the lines in the place of the queue.
+type Sink = fn(&Line);
+
+static SINK: OnceLock<Sink> = OnceLock::new();
 static QUEUE: Mutex<Queue> = Mutex::new(Queue { lines: VecDeque::new(), n_dropped: 0 });
 static THRESHOLD: AtomicU8 = AtomicU8::new(Level::Info as u8);
 static INSTALLED: Once = Once::new();
@@ -79,6 +83,22 @@ pub(super) fn install() {
 /// Keep lines of this level and above. The default is [`Level::Info`].
 pub fn set_level(level: Level) {
     THRESHOLD.store(level as u8, Ordering::Relaxed);
+}
+
+/// From now on lines go there, and nowhere else; for a process that has nobody to drain them. The first call counts.
+pub fn send_to(sink: Sink) {
+    let _ = SINK.set(sink);
+}
+
+/// A line that another process has logged.
+pub fn take_over(level: u32, text: &str) {
+    let level = match level {
+        0 => Level::Debug,
+        1 => Level::Info,
+        2 => Level::Warn,
+        _ => Level::Error,
+    };
+    keep(Line { level, text: text.to_owned() });
 }
 
 /// Take the lines that wait.
@@ -159,6 +179,9 @@ fn note(level: sys::ggml_log_level, text: &str) {
 fn keep(line: Line) {
     if line.text.trim().is_empty() || (line.level as u8) < THRESHOLD.load(Ordering::Relaxed) {
         return;
+    }
+    if let Some(sink) = SINK.get() {
+        return sink(&line);
     }
     let mut queue = queue();
     if queue.lines.len() == CAPACITY {

@@ -31,8 +31,11 @@ mod tokenizer;
 pub use chat::ChatParser;
 pub use decode::LlamaBackend;
 pub use encoder::{EncoderBackend, backend};
-pub use load::{load, shards};
-pub use logs::{Drained, Level, Line, drain as drain_logs, set_level as set_log_level};
+pub use load::{load, load_vocabulary, shards};
+pub use logs::{
+    Drained, Level, Line, drain as drain_logs, send_to as send_logs_to, set_level as set_log_level,
+    take_over as take_over_log,
+};
 pub use machine::{available_memory, n_physical_cores};
 pub use model::Model;
 pub use rpc::{Served, serve, supported as supports_rpc};

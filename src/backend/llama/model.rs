@@ -18,6 +18,8 @@ pub struct Model {
     pub(super) vocab: NonNull<sys::llama_vocab>,
     pub(super) n_vocab: u32,
     pub(super) has_vocab: bool,
+    /// Whether there is nothing else: it cannot compute.
+    pub(super) is_vocabulary: bool,
     n_ctx_train: u32,
     /// Tokens that end a generation.
     eog: OnceLock<Vec<Token>>,
@@ -41,7 +43,11 @@ impl Model {
     ///
     /// # Safety
     /// The pointer comes from `llama_model_load_from_file` and has no other owner.
-    pub(super) unsafe fn own(pointer: NonNull<sys::llama_model>, servers: Vec<Arc<Connection>>) -> Self {
+    pub(super) unsafe fn own(
+        pointer: NonNull<sys::llama_model>,
+        servers: Vec<Arc<Connection>>,
+        is_vocabulary: bool,
+    ) -> Self {
         // SAFETY: the pointer is a loaded model, which always has a vocabulary, if only an empty one.
         let (vocab, n_vocab, kind, n_ctx_train) = unsafe {
             let vocab = sys::llama_model_get_vocab(pointer.as_ptr());
@@ -54,6 +60,7 @@ impl Model {
             vocab: NonNull::new(vocab.cast_mut()).expect("a model has a vocabulary"),
             n_vocab: n_vocab.max(0) as u32,
             has_vocab: kind != sys::LLAMA_VOCAB_TYPE_NONE,
+            is_vocabulary,
             n_ctx_train: n_ctx_train.max(0) as u32,
             eog: OnceLock::new(),
             grammars: Compilers::default(),
@@ -61,6 +68,15 @@ impl Model {
             templates: Templates::default(),
             _servers: servers,
         }
+    }
+
+    /// A figure that llama.cpp leaves at 0 where it reads no more than the vocabulary.
+    fn or_as_file_says(&self, known: u32, key: &str) -> u32 {
+        if known > 0 || !self.is_vocabulary {
+            return known;
+        }
+        let value = self.metadata_value(&format!("{}.{key}", self.architecture()));
+        value.and_then(|value| value.parse().ok()).unwrap_or(0)
     }
 
     /// Tokens that end a generation.
@@ -154,7 +170,7 @@ impl Model {
     pub fn n_ctx_orig(&self) -> u32 {
         let key = self.metadata_value("general.architecture").map(|a| a + ".rope.scaling.original_context_length");
         let given = key.and_then(|key| self.metadata_value(&key)).and_then(|value| value.parse().ok());
-        given.unwrap_or(self.n_ctx_train)
+        given.unwrap_or_else(|| self.n_ctx_train())
     }
 
     /// llama.cpp's description: architecture, size, quantisation.
@@ -181,20 +197,22 @@ impl Model {
     }
 
     /// The context that the model was trained on. Unit: tokens.
-    pub const fn n_ctx_train(&self) -> u32 {
-        self.n_ctx_train
+    pub fn n_ctx_train(&self) -> u32 {
+        self.or_as_file_says(self.n_ctx_train, "context_length")
     }
 
     /// Width of the embeddings.
     pub fn n_embd(&self) -> u32 {
         // SAFETY: the model is alive.
-        unsafe { sys::llama_model_n_embd(self.as_ptr()) }.max(0) as u32
+        let n_embd = unsafe { sys::llama_model_n_embd(self.as_ptr()) };
+        self.or_as_file_says(n_embd.max(0) as u32, "embedding_length")
     }
 
     /// Layers.
     pub fn n_layer(&self) -> u32 {
         // SAFETY: the model is alive.
-        unsafe { sys::llama_model_n_layer(self.as_ptr()) }.max(0) as u32
+        let n_layer = unsafe { sys::llama_model_n_layer(self.as_ptr()) };
+        self.or_as_file_says(n_layer.max(0) as u32, "block_count")
     }
 
     /// The token that begins a text.

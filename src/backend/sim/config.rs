@@ -1,7 +1,7 @@
 //! What is simulated.
 
 use crate::core::{CellCost, EmbedLimits, Limits, MemoryKind, Row, StateSize, mix};
-use crate::error::TextBound;
+use crate::error::{Error, TextBound};
 use crate::options::Pooling;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -210,6 +210,21 @@ impl SimConfig {
             embed: self.embed_limits(),
         }
     }
+}
+
+/// Load as slowly as a real model would, and fail where one is to.
+///
+/// # Errors
+/// [`Error::ModelLoad`] with the reason that is given.
+pub fn load_slowly(load: Duration, fails: Option<&str>, progress: &dyn Fn(f32) -> bool) -> Result<(), Error> {
+    let slice = Duration::from_millis(5);
+    let mut done = Duration::ZERO;
+    while done < load && progress(done.as_secs_f32() / load.as_secs_f32()) {
+        std::thread::sleep(slice.min(load.saturating_sub(done)));
+        done += slice;
+    }
+    let failed = |reason: &str| Error::ModelLoad(format!("the simulated model could not be loaded: {reason}"));
+    fails.map_or(Ok(()), |reason| Err(failed(reason)))
 }
 
 /// Really wait, in slices, so that an abort is seen; whether it was not aborted.

@@ -13,7 +13,7 @@ mod faults;
 mod sampler;
 mod tokenizer;
 
-pub use config::{Fault, FaultRates, Latency, SimConfig};
+pub use config::{Fault, FaultRates, Latency, SimConfig, load_slowly};
 pub use disk::SimDisk;
 pub use tokenizer::SimTokenizer;
 
@@ -115,10 +115,10 @@ impl SimBackend {
         &self.disk
     }
 
-    /// A new backend that finds on disk what this one leaves there.
-    #[must_use]
-    pub fn restarted(self) -> Self {
-        Self { disk: self.disk, ..Self::new(self.config) }
+    /// Begin anew, with nothing but what is on disk.
+    pub fn restart(&mut self) {
+        let disk = std::mem::take(&mut self.disk);
+        *self = Self { disk, ..Self::new(self.config.clone()) };
     }
 
     fn apply_op(&mut self, op: &Op) -> OpResult {

@@ -165,6 +165,8 @@ impl Metrics {
             | Event::PrefixInstability { .. }
             | Event::SessionSaved { .. }
             | Event::SessionLoaded { .. }
+            | Event::TransferFailed { .. }
+            | Event::Backend(_)
             | Event::StrategyFailed { .. } => {}
         }
     }

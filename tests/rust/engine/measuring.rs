@@ -170,6 +170,8 @@ fn every_error_has_its_place_among_the_codes() {
         Error::Inference(text()),
         Error::Rpc { reason: RpcReason::Bind, endpoint: text(), text: text() },
         Error::Rpc { reason: RpcReason::Unreachable, endpoint: text(), text: text() },
+        Error::Rpc { reason: RpcReason::Lost, endpoint: text(), text: text() },
+        Error::BackendLost(text()),
     ];
     assert_eq!(errors.each_ref().map(Error::code), Error::CODES);
 }

@@ -173,7 +173,7 @@ fn loaded_with(config: SimConfig, gate: Option<Arc<Gate>>, fault: Option<Fault>)
         let abort = sim.abort_flag().unwrap_or_default();
         Ok(Box::new(GatedBackend { sim, gate, abort }))
     });
-    Loaded { model: Model { tokenizer, handle: None, identity: identity() }, make_backend }
+    Loaded { model: Model { tokenizer, handle: None, identity: identity() }, make_backend, make_again: None }
 }
 
 fn engine(options: StartOptions) -> Engine {
@@ -215,8 +215,14 @@ fn end(ticket: &Ticket) -> Arc<Finished> {
     ticket.mailbox().wait_end(None).unwrap()
 }
 
+/// What an engine in this process makes of a prompt.
+pub(crate) fn text_of(text: &str, max_tokens: u32) -> String {
+    let engine = ready(options(1), None);
+    read(submit(&engine, text, max_tokens).mailbox()).0
+}
+
 /// Everything that a mailbox gives, to its end.
-fn read(mailbox: &Mailbox) -> (String, Vec<Token>, Arc<Finished>) {
+pub(crate) fn read(mailbox: &Mailbox) -> (String, Vec<Token>, Arc<Finished>) {
     let (mut text, mut tokens) = (String::new(), Vec::new());
     loop {
         assert!(mailbox.wait(None));

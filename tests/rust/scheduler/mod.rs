@@ -4,6 +4,7 @@ mod disk;
 mod donors;
 mod embed;
 mod fairness;
+mod loss;
 mod memories;
 mod pressure;
 mod promises;

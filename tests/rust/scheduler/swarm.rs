@@ -5,7 +5,7 @@ use super::embed::{embedded, embedded_alone, embedding};
 use super::*;
 use llama_batch::backend::sim::{Fault, FaultRates};
 use llama_batch::core::{CellCost, MemoryKind, SamplingParams, Telling};
-use llama_batch::options::{BatchStrategy, Key, StrategyOption};
+use llama_batch::options::{BatchStrategy, Key, OnBackendLoss, StrategyOption};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,6 +37,8 @@ enum Happening {
     Step,
     Advance(u64),
     Fault(Fault),
+    Lose,
+    Recover,
     Restart {
         ram: u64,
         disk: u64,
@@ -90,6 +92,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         12 => Just(Happening::Step),
         1 => (1u64..50).prop_map(Happening::Advance),
         1 => fault.prop_map(Happening::Fault),
+        1 => prop_oneof![Just(Happening::Lose), Just(Happening::Recover), Just(Happening::Recover)],
         1 => budgets.prop_map(|(ram, disk)| Happening::Restart { ram, disk }),
     ]
 }
@@ -147,17 +150,17 @@ fn world() -> impl Strategy<Value = (SimConfig, SchedulerOptions)> {
                     ..SimConfig::default()
                 };
                 let options = SchedulerOptions {
-                    n_parallel,
                     n_batch,
                     chunk_size,
                     max_queue: 8,
                     max_queue_per_scope: 6,
                     priority_aging: Duration::from_millis(aging_ms),
                     n_cache_seqs,
-                    ram_bytes: None,
                     disk_bytes: disk,
                     max_itl: Duration::from_millis(max_itl_ms),
                     batch_strategy: StrategyOption::Builtin(strategy),
+                    on_backend_loss: if seed % 4 == 0 { OnBackendLoss::Fail } else { OnBackendLoss::Wait },
+                    ..options(n_parallel)
                 };
                 (config, options)
             },
@@ -214,11 +217,6 @@ fn swarm(config: &SimConfig, options: &SchedulerOptions, happenings: &[Happening
                 }
                 next += 1;
             }
-            Happening::Cancel(which) => sim.cancel(RequestId(u64::from(*which) % next)),
-            Happening::Begin => drop(sim.begin()),
-            Happening::Step => drop(sim.step()),
-            Happening::Advance(ms) => sim.advance(Duration::from_millis(*ms)),
-            Happening::Fault(fault) => sim.inject(*fault),
             Happening::Restart { ram, disk } => {
                 let budgets = SchedulerOptions { ram_bytes: Some(*ram), disk_bytes: *disk, ..options.clone() };
                 sim = sim.restarted(budgets);
@@ -226,13 +224,29 @@ fn swarm(config: &SimConfig, options: &SchedulerOptions, happenings: &[Happening
                 seen.text.retain(|id, _| seen.ends.contains_key(id));
                 seen.n_tokens.retain(|id, _| seen.ends.contains_key(id));
             }
+            other => disturb(&mut sim, other, next),
         }
         sim.check();
         seen.take(&mut sim);
     }
+    sim.restore_backend().expect("it is of the same kind");
     run_on(&mut sim, &mut seen);
     assert_eq!(seen.ends.len(), requests.len(), "every request that was taken ended, and nothing is left");
     check_results(config, &requests, &seen);
+}
+
+/// What happens to all requests, rather than brings one.
+fn disturb(sim: &mut Simulation, happening: &Happening, next: u64) {
+    match happening {
+        Happening::Cancel(which) => sim.cancel(RequestId(u64::from(*which) % next)),
+        Happening::Begin => drop(sim.begin()),
+        Happening::Step => drop(sim.step()),
+        Happening::Advance(ms) => sim.advance(Duration::from_millis(*ms)),
+        Happening::Fault(fault) => sim.inject(*fault),
+        Happening::Lose => sim.lose_backend(),
+        Happening::Recover => sim.restore_backend().expect("it is of the same kind"),
+        Happening::Submit { .. } | Happening::Embed { .. } | Happening::Restart { .. } => unreachable!("it brings one"),
+    }
 }
 
 fn embedding_of(id: u64, lens: &[u32], priority: i32, timeout_ms: Option<u64>) -> Request {
