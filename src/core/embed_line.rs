@@ -179,11 +179,11 @@ impl Embeds {
     }
 
     /// What was read of a text is lost: it is read again, from its beginning.
-    pub(super) fn rewind(&mut self) {
+    pub(super) fn rewind(&mut self, now: Time) {
         let Some(begun) = self.begun.take() else { return };
         if let Some(job) = self.jobs.get_mut(&begun.request) {
             job.pending.push_front(begun.index);
-            self.line_up(begun.request);
+            self.line_up(now, begun.request);
         }
     }
 

@@ -91,7 +91,7 @@ impl Scheduler {
         let ops = match work {
             Work::Prepare(ops) => ops,
             Work::Embed(parts) => {
-                self.embeds.give_back(&parts);
+                self.embeds.give_back(now, &parts);
                 in_pass.extend(parts.iter().map(|part| part.request));
                 Vec::new()
             }
@@ -120,7 +120,7 @@ impl Scheduler {
         self.starting.clear();
         self.doomed.clear();
         self.slots.fill(None);
-        self.embeds.rewind();
+        self.embeds.rewind(now);
         let held = self.live.iter().filter(|(_, live)| live.place != Place::Waiting).map(|(id, _)| *id);
         for id in held.collect::<Vec<RequestId>>() {
             self.take_from(now, id, error);

@@ -80,7 +80,7 @@ fn fast() -> SimConfig {
 }
 
 fn passes_of(fixed: Duration) -> SimConfig {
-    SimConfig { real_time: true, latency: Latency { fixed, per_row: Duration::ZERO }, ..SimConfig::default() }
+    SimConfig { real_time: true, latency: Latency { fixed, ..Latency::default() }, ..SimConfig::default() }
 }
 
 type Pids = Arc<Mutex<Vec<u32>>>;
