@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llama_batch import QueueFullError, Simulation
 
+MODEL = "sim:?pass_ms=10&row_ms=2"
 GENERATED = 2
 HELD_BACK = 4
 """Tokens that wait for the rest of a character, at most."""
@@ -82,7 +83,7 @@ def flood(scope: Any) -> list[tuple[float, dict[str, Any]]]:
 
 @pytest.mark.parametrize("scopes", [("flood", "light"), (None, "light"), ("flood", None), (("key", 1), ("key", 2))])
 def test_a_flood_of_one_scope_makes_no_other_wait(scopes: tuple[Any, Any]) -> None:
-    sim = Simulation("sim:", n_parallel=4, max_queue=0, priority_aging=1.0)
+    sim = Simulation(MODEL, n_parallel=4, max_queue=0, priority_aging=1.0)
     waited = queued_for(sim, [*flood(scopes[0]), (10.0, {"max_tokens": 5, "fair_scope": scopes[1]})])
     assert waited[-1] < 1.0
     assert max(waited) > 15.0
@@ -90,7 +91,7 @@ def test_a_flood_of_one_scope_makes_no_other_wait(scopes: tuple[Any, Any]) -> No
 
 @pytest.mark.parametrize("by_cache", [False, True])
 def test_the_scope_of_the_cache_counts_where_no_other_is_given(by_cache: bool) -> None:
-    sim = Simulation("sim:", n_parallel=4, max_queue=0)
+    sim = Simulation(MODEL, n_parallel=4, max_queue=0)
     name = "cache_scope" if by_cache else "session"
     light = {"max_tokens": 5, name: "light"}
     waited = queued_for(sim, [*flood(None), (10.0, light)])
@@ -99,7 +100,7 @@ def test_the_scope_of_the_cache_counts_where_no_other_is_given(by_cache: bool) -
 
 @pytest.mark.parametrize("aging", [0.0, 2.0])
 def test_a_low_priority_waits_for_its_turn_and_not_for_ever(aging: float) -> None:
-    sim = Simulation("sim:", n_parallel=1, max_queue=0, priority_aging=aging)
+    sim = Simulation(MODEL, n_parallel=1, max_queue=0, priority_aging=aging)
     urgent = [(at / 10, {"max_tokens": 10}) for at in range(150)]
     low = (0.5, {"max_tokens": 1, "priority": 1})
     waited = queued_for(sim, [*urgent[:6], low, *urgent[6:]])[6]

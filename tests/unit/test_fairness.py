@@ -30,17 +30,16 @@ def test_a_scope_that_is_full_is_refused_with_its_bound_and_the_others_come_in()
         with pytest.raises(QueueFullError) as full:
             engine.generate("x", fair_scope="late").result(timeout=10)
         assert (full.value.option, full.value.limit) == ("max_queue", 4)
-        held[0].cancel()
+        for generation in held:
+            generation.cancel()
         assert all(other.result(timeout=10).finish_reason == ANSWERED for other in others)
-        held[1].cancel()
 
 
 def test_who_waits_for_room_in_its_scope_holds_up_no_other() -> None:
     with Engine(SLOW, n_parallel=1, max_queue=0, max_queue_per_scope=1, queue_full="wait") as engine:
         flood = [engine.generate("x", max_tokens=20, fair_scope="flood") for _ in range(8)]
         light = engine.generate("x", max_tokens=1, fair_scope="light")
-        stats = engine.stats()
-        assert (stats.in_flight, stats.held) == (3, 6)
+        assert engine.stats().in_flight == 3
         assert light.result(timeout=10).finish_reason == ANSWERED
         assert sum(generation.done() for generation in flood) <= 2, "it did not wait for the flood"
         flood[4].cancel()
@@ -63,7 +62,6 @@ def test_a_map_goes_on_beside_the_bound_of_its_scope() -> None:
         ({"priority_agin": 1}, "priority_aging"),
         ({"max_queue_per_scope": -1}, "between 0"),
         ({"max_queue_per_scope": 1.5}, "must be an integer"),
-        ({"max_queue_per_scope": None}, "max_queue_per_scope"),
     ],
 )
 def test_a_wrong_start_option_is_refused(options: dict[str, Any], message: str) -> None:
