@@ -21,9 +21,10 @@ prefix_cache_tokens, prefix_cache_ratio | request_id, seq_id, mode, session, pre
 | `strategy_failed` | | reason |
 
 `forecast_ms` is what `eval_ms` and `sample_ms` were expected to be together, by the costs that passes before had
-(`Stats`); None for the first pass, and for texts to embed. `mode` is "generate", "stream" or "embed", `stop_reason` a finish reason, "embedded", "timeout" or "error". A request
-for embeddings starts with its first text; its `prompt_tokens` are those of all its texts, its `seq_id` is None, and a
-`tick` counts its rows as prefill. `prefix_source` is "own" (the
+(`Stats`); None for the first pass, and for texts to embed. `mode` is "generate", "stream" or "embed", `stop_reason` a
+finish reason, "embedded", "timeout" or "error". A request for embeddings starts with its first text; its
+`prompt_tokens` are those of all its texts, its `seq_id` is None, and a `tick` counts its rows as prefill.
+`prefix_source` is "own" (the
 session's own last sequence), "donor" (another's), "ram", "disk" or "none". `prefix_reason` says why: "session",
 "longest" (no other sequence had more), "awaited" (another request was computing it), "saved" (it was in RAM or on
 disk); or for nothing reused "off" (not allowed), "no_match", "out_of_reach" (a sequence began the same, but its memory
