@@ -273,8 +273,8 @@ mod tests {
 
     #[test]
     fn costs_are_learned_within_some_passes() {
-        let costs = taught(&CPU, 0..60, Costs::default());
-        knows(&costs, &CPU, 0.05);
+        let costs = taught(&CPU, 0..200, Costs::default());
+        knows(&costs, &CPU, 0.08);
         for (told, truth) in costs.whole_ns().into_iter().zip(CPU.costs) {
             assert!((told as f64 - truth).abs() < 0.25 * truth, "{:?}", costs.whole_ns());
         }
