@@ -25,18 +25,19 @@ prefix_cache_tokens, prefix_cache_ratio | request_id, seq_id, mode, session, pre
 | `backend.slow` | elapsed_ms | |
 
 `forecast_ms` is what `eval_ms` and `sample_ms` were expected to be together, by the costs that passes before had
-(`Stats`); None for the first pass, and for texts to embed. `mode` is "generate", "stream" or "embed", `stop_reason` a finish reason, "embedded", "timeout" or "error". A request
-for embeddings starts with its first text; its `prompt_tokens` are those of all its texts, its `seq_id` is None, and a
-`tick` counts its rows as prefill. `prefix_source` is "own" (the session's own last sequence), "donor" (another's),
-"ram", "disk" or "none". `prefix_reason` says why: "session", "longest" (no other sequence had more), "awaited"
-(another request was computing it), "saved" (it was in RAM or on disk); or for nothing reused "off" (not allowed),
-"no_match", "out_of_reach" (a sequence began the same, but its memory cannot go back so far), "refused". `op` is
-"save", "restore" or "evict"; on disk also "fail" (what could not be written or was damaged; `reason` says why, and it
-is computed instead). The `reason` of `kv_pressure` is "cells" (more were needed than were free), "backend" (llama.cpp
-found no room), "sequences" (none was free) or "residency" (idle cells slowed the running requests by more than they
-were worth). `backend.*` tell of an isolated backend that is gone, is about to be made again, is there again, or has
-had one work under way for more than 10 s. `seq_id` is None for a request that never had a slot. Rates are tokens per
-second, of the tokens really computed; `ttft_ms` includes the queue.
+(`Stats`); None for the first pass, and for texts to embed. `mode` is "generate", "stream" or "embed", `stop_reason` a
+finish reason, "embedded", "timeout" or "error". A request for embeddings starts with its first text; its
+`prompt_tokens` are those of all its texts, its `seq_id` is None, and a `tick` counts its rows as prefill.
+`prefix_source` is "own" (the session's own last sequence), "donor" (another's), "ram", "disk" or "none".
+`prefix_reason` says why: "session", "longest" (no other sequence had more), "awaited" (another request was computing
+it), "saved" (it was in RAM or on disk); or for nothing reused "off" (not allowed), "no_match", "out_of_reach" (a
+sequence began the same, but its memory cannot go back so far), "refused". `op` is "save", "restore" or "evict"; on
+disk also "fail" (what could not be written or was damaged; `reason` says why, and it is computed instead). The
+`reason` of `kv_pressure` is "cells" (more were needed than were free), "backend" (llama.cpp found no room),
+"sequences" (none was free) or "residency" (idle cells slowed the running requests by more than they were worth).
+`backend.*` tell of an isolated backend that is gone, is about to be made again, is there again, or has had one work
+under way for more than 10 s. `seq_id` is None for a request that never had a slot. Rates are tokens per second, of the
+tokens really computed; `ttft_ms` includes the queue.
 
 Example:
     >>> with engine.subscribe(lambda event: print(event.name, event.measurements), events=["request.done"]):

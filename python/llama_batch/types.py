@@ -13,6 +13,7 @@ from pathlib import Path  # noqa: TC003 - for those who read the annotations
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias
 
 from llama_batch._generic import T
+from llama_batch.strategy import StrategyRow, StrategyView
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -324,46 +325,6 @@ class SavedSession:
     path: Path
     n_tokens: int
     n_restorable: int
-
-
-@dataclass(frozen=True, slots=True)
-class StrategyRow:
-    """What a custom batch strategy sees of one running request.
-
-    Attributes:
-        request_id: which request.
-        seq_id: its sequence.
-        decoding: whether it generates; otherwise it still reads its prompt.
-        n_remaining: tokens that could be computed now: 1 while decoding, the rest of the prompt otherwise.
-        n_computed: tokens computed so far.
-        priority: the request's; lower goes first.
-        n_left_out: passes since its prompt last had a row.
-    """
-
-    request_id: int
-    seq_id: int
-    decoding: bool
-    n_remaining: int
-    n_computed: int
-    priority: int = 0
-    n_left_out: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class StrategyView:
-    """What a custom batch strategy sees: a copy.
-
-    Attributes:
-        requests: the running requests, oldest first.
-        budget: rows to share out.
-        chunk_size: rows of one prompt at most.
-        queue_depth: requests that wait for a slot.
-    """
-
-    requests: tuple[StrategyRow, ...]
-    budget: int
-    chunk_size: int
-    queue_depth: int
 
 
 BatchStrategy: TypeAlias = Callable[[StrategyView], Mapping[int, int]]

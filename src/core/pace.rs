@@ -2,6 +2,7 @@
 //! `max_itl_ms`, by what passes are known to cost.
 
 use super::cost::Load;
+use super::running::Live;
 use super::scheduler::Scheduler;
 use super::strategy;
 use super::time::Time;
@@ -74,7 +75,7 @@ impl Scheduler {
     pub(super) fn load_of_rows(&self, rows: &[Row]) -> Load {
         let mut load = Load::default();
         for chunk in rows.chunk_by(|a, b| a.request == b.request) {
-            if self.live.get(&chunk[0].request).is_some_and(|live| live.is_decoding()) {
+            if self.live.get(&chunk[0].request).is_some_and(Live::is_decoding) {
                 load.decode(chunk[0].pos);
             } else {
                 load.prefill(chunk[0].pos, chunk.len() as u32);

@@ -64,6 +64,31 @@ pub(super) fn to_python<'py>(py: Python<'py>, told: &TelemetryEvent) -> PyResult
     module.getattr("Event")?.call1((name, measurements, metadata, at_s))
 }
 
+/// Fill in the figures of a forward pass.
+fn ticked(event: &Event, measured: &Bound<'_, PyDict>) -> PyResult<&'static str> {
+    if let Event::Tick {
+        batch_size,
+        decode_tokens,
+        prefill_tokens,
+        active_slots,
+        queue_depth,
+        eval,
+        sample,
+        forecast,
+    } = event
+    {
+        measured.set_item("batch_size", batch_size)?;
+        measured.set_item("decode_tokens", decode_tokens)?;
+        measured.set_item("prefill_tokens", prefill_tokens)?;
+        measured.set_item("active_slots", active_slots)?;
+        measured.set_item("queue_depth", queue_depth)?;
+        measured.set_item("eval_ms", ms(*eval))?;
+        measured.set_item("sample_ms", ms(*sample))?;
+        measured.set_item("forecast_ms", forecast.map(ms))?;
+    }
+    Ok("tick")
+}
+
 /// Fill in the fields of an event, and give its name.
 pub(super) fn describe<'py>(
     event: &Event,
@@ -79,26 +104,7 @@ pub(super) fn describe<'py>(
             Ok("chunk")
         }
         Event::Finished(finished) => ended(finished, measured, meta),
-        Event::Tick {
-            batch_size,
-            decode_tokens,
-            prefill_tokens,
-            active_slots,
-            queue_depth,
-            eval,
-            sample,
-            forecast,
-        } => {
-            measured.set_item("batch_size", batch_size)?;
-            measured.set_item("decode_tokens", decode_tokens)?;
-            measured.set_item("prefill_tokens", prefill_tokens)?;
-            measured.set_item("active_slots", active_slots)?;
-            measured.set_item("queue_depth", queue_depth)?;
-            measured.set_item("eval_ms", ms(*eval))?;
-            measured.set_item("sample_ms", ms(*sample))?;
-            measured.set_item("forecast_ms", forecast.map(ms))?;
-            Ok("tick")
-        }
+        Event::Tick { .. } => ticked(event, measured),
         Event::Queued { request, prompt_tokens, queue_depth, mode, session } => {
             measured.set_item("prompt_tokens", prompt_tokens)?;
             measured.set_item("queue_depth", queue_depth)?;

@@ -1,9 +1,14 @@
 //! What goes wrong in the simulation: what a test injects, and what chance does.
 
-use super::{Fault, FaultRates, SimBackend};
+use super::{Fault, FaultRates, Latency, SimBackend};
 use crate::core::{GOLDEN, PassStatus, mix};
 
 impl SimBackend {
+    /// Let passes take another time from now on.
+    pub fn set_latency(&mut self, latency: Latency) {
+        self.config.latency = latency;
+    }
+
     /// Whether a fault hits: an injected one that fits, or by chance.
     pub(super) fn strikes(&mut self, fits: impl Fn(&Fault) -> bool, rate: impl Fn(&FaultRates) -> u32) -> bool {
         if let Some(at) = self.injected.iter().position(fits) {

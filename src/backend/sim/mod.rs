@@ -72,11 +72,6 @@ impl SimBackend {
         }
     }
 
-    /// Let passes take another time from now on.
-    pub fn set_latency(&mut self, latency: Latency) {
-        self.config.latency = latency;
-    }
-
     /// Let the next op or pass that the fault can hit fail with it.
     pub fn inject(&mut self, fault: Fault) {
         self.injected.push_back(fault);

@@ -97,16 +97,19 @@ fn happening() -> impl Strategy<Value = Happening> {
     ]
 }
 
+fn memory() -> impl Strategy<Value = MemoryKind> {
+    let kinds = vec![MemoryKind::Full, MemoryKind::Recurrent, MemoryKind::Hybrid, MemoryKind::SlidingWindow(16)];
+    prop::sample::select(kinds)
+}
+
 fn world() -> impl Strategy<Value = (SimConfig, SchedulerOptions)> {
-    use MemoryKind::{Full, Hybrid, Recurrent, SlidingWindow};
-    let memory = prop::sample::select(vec![Full, Recurrent, Hybrid, SlidingWindow(16)]);
     let strategy = prop::sample::select(vec![
         BatchStrategy::DecodeMaximal,
         BatchStrategy::PrefillPriority,
         BatchStrategy::Balanced,
     ]);
     (
-        memory,
+        memory(),
         any::<bool>(),
         1u32..5,
         64u32..300,
