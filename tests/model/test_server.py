@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
-from live_server import post, served
+from live_server import Process, post, served, wait_for_slots
 from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from llama_batch import Engine
 
@@ -124,3 +128,23 @@ def test_a_long_prompt_tells_of_its_reading(port: int) -> None:
     told = [event["prompt_progress"] for event in events if "prompt_progress" in event]
     assert told[-1]["processed"] == told[-1]["total"] > 500
     assert [each["processed"] for each in told] == sorted(each["processed"] for each in told)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+def test_the_second_signal_ends_answers_that_are_under_way(smollm2: Path, first: int) -> None:
+    flags = ("--n-parallel", "2", "--n-ctx", "4096", "--drain-timeout", "600")
+    body = {"prompt": "Once upon a time", "max_tokens": 1800, "ignore_eos": True}
+    with Process("--model", str(smollm2), *flags) as server, ThreadPoolExecutor(2) as pool:
+        port = server.port
+        stream = pool.submit(post, port, "/v1/completions", {**body, "stream": True})
+        whole = pool.submit(post, port, "/v1/completions", body)
+        wait_for_slots(port, 2)
+        server.signal(first)
+        assert server.told("draining")["in_flight"] == 2
+        assert post(port, "/v1/completions", body)[0] == 503
+        server.signal(signal.SIGTERM)
+        assert server.wait(60) == 0
+        assert stream.result()[2].endswith("data: [DONE]\n\n")
+        assert '"finish_reason":"abort"' in stream.result()[2]
+        assert json.loads(whole.result()[2])["choices"][0]["finish_reason"] == "abort"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import left_over
 import pytest
 import soak
-from live_server import Process, post, served
+from live_server import Process, post, served, wait_for_slots
 from llama_batch import Engine
 from llama_batch.cli.app import run
 
@@ -29,14 +29,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
 
 TEXT = "/v1/completions"
-
-
-def wait_for_slots(port: int, n: int) -> None:
-    """Wait until so many requests run."""
-    end = time.monotonic() + 20
-    while sum(slot["is_processing"] for slot in json.loads(post(port, "/slots", None)[2])) != n:
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 @pytest.fixture

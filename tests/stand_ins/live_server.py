@@ -86,6 +86,14 @@ def post(port: int, path: str, body: Any, headers: dict[str, str] | None = None)
         connection.close()
 
 
+def wait_for_slots(port: int, n: int) -> None:
+    """Wait until so many requests run."""
+    end = time.monotonic() + 20
+    while sum(slot["is_processing"] for slot in json.loads(post(port, "/slots", None)[2])) != n:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 @contextlib.contextmanager
 def served(engine: Engine, **settings: Any) -> Iterator[tuple[int, Any]]:
     """A server in a thread: its port, and what its requests share."""

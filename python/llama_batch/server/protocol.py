@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -76,6 +77,8 @@ class LimitedProtocol(HttpToolsProtocol):
         """Whether it was refused: what still comes is not read."""
         self._timer: asyncio.TimerHandle | None = None
         self._reading: Reading | None = None
+        self._cycles: deque[Any] = deque()
+        """Requests that have no whole answer yet; several, where a client does not wait for one."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take a connection, or refuse it."""
@@ -97,6 +100,10 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._reading is not None:
             self._reading.unwind()
         super().connection_lost(exc)
+        for cycle in self._cycles:  # uvicorn tells the last one alone, behind which others may be answered
+            if not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
 
     def data_received(self, data: bytes) -> None:
         """Read what came."""
@@ -115,8 +122,11 @@ class LimitedProtocol(HttpToolsProtocol):
         self._is_in_head = False
         self._unwind()
         super().on_headers_complete()
+        cycle: Any = self.cycle  # made just now, and not begun
+        while self._cycles and self._cycles[0].response_complete:
+            self._cycles.popleft()
+        self._cycles.append(cycle)
         if self.scope["http_version"] in _OLD_VERSIONS:
-            cycle: Any = self.cycle  # made just now, and not begun
             cycle.send = _Unbounded(cycle).send
 
     def on_message_complete(self) -> None:
