@@ -53,7 +53,7 @@ def rate(model: Any, n_streams: int, n_threads: int, servers: list[str] | None) 
         engine.generate("Once upon a time", max_tokens=8).result()
         begun = time.perf_counter()
         answers = [engine.generate(f"Story {i}:", max_tokens=64, temp=0) for i in range(n_streams)]
-        n_tokens = sum(answer.result().usage.completion_tokens for answer in answers)
+        n_tokens = sum(answer.result().usage.generated_tokens for answer in answers)
         return n_tokens / (time.perf_counter() - begun)
 
 

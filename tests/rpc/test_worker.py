@@ -25,12 +25,16 @@ LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 HERE = "127.0.0.1:0"
 
 
-def is_alive(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
+def state_of(pid: int) -> str:
+    """The system's letter for what a process does: Z and X are gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return False
+        return "X"
+
+
+def is_alive(pid: int) -> bool:
+    return state_of(pid) not in "ZX"
 
 
 def n_descriptors() -> int:
@@ -188,6 +192,7 @@ def test_a_worker_that_hangs_is_busy_and_can_be_ended(eventually: Eventually, mo
         pid = worker.info().pid
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
+        eventually(lambda: state_of(pid) == "T")
         with pytest.raises(RpcUnavailableError, match="hangs") as told:
             rpc.ping(worker.endpoint, timeout=0.3)
         assert told.value.reason == "busy"
@@ -195,6 +200,7 @@ def test_a_worker_that_hangs_is_busy_and_can_be_ended(eventually: Eventually, mo
         eventually(lambda: worker.info().n_clients == 1 and not worker.info().is_connected)
         assert rpc.ping(worker.endpoint)
         os.kill(pid, signal.SIGSTOP)
+        eventually(lambda: state_of(pid) == "T")
     assert not is_alive(pid)
     assert worker.info().exit_codes == (-signal.SIGKILL,)
 
