@@ -64,7 +64,8 @@ def test_the_service_of_scopes_that_wait_differs_by_no_more_than_the_bound(
 
 def queued_for(sim: Simulation, arrivals: list[tuple[float, dict[str, Any]]]) -> list[float]:
     """How long each of these requests waits for its slot, in seconds."""
-    ids, waited = [], {}
+    ids: list[int] = []
+    waited: dict[int, float] = {}
     for at, options in arrivals:
         while sim.now < at:
             if not sim.step():

@@ -71,10 +71,12 @@ def test_a_wrong_start_option_is_refused(options: dict[str, Any], message: str) 
 
 def test_a_wrong_scope_is_refused_and_the_engine_goes_on() -> None:
     with Engine("sim:") as engine:
-        for scope in (1.5, True, ["list"], {}):
+        bad: list[Any] = [1.5, True, ["list"], {}]
+        for scope in bad:
             with pytest.raises(OptionError, match="fair_scope"):
-                engine.generate("x", fair_scope=scope)  # type: ignore[arg-type]
+                engine.generate("x", fair_scope=scope)
             with pytest.raises(OptionError, match="fair_scope"):
-                engine.embed(["x"], fair_scope=scope)  # type: ignore[arg-type]
-        for scope in ("a", 7, b"bytes", ("a", 1), None):
+                engine.embed(["x"], fair_scope=scope)
+        good: list[Any] = ["a", 7, b"bytes", ("a", 1), None]
+        for scope in good:
             assert engine.generate("x", max_tokens=1, fair_scope=scope).result(timeout=10).finish_reason == ANSWERED
