@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -192,8 +191,6 @@ def _check_sources(ctx: click.Context, flags: dict[str, Any]) -> None:
         raise click.UsageError("--rate cannot go with --trace, which says when", ctx)
     if flags["speed"] is not None and flags["trace"] is None:
         raise click.UsageError("--speed belongs to --trace", ctx)
-    if flags["rate"] is not None and math.isnan(flags["rate"]):
-        raise click.UsageError("--rate must be a number, or inf", ctx)
     if files and "-" in (flags["output_tokens"] or ""):
         raise click.UsageError(f"--max-tokens is one number with --{files[0]}", ctx)
 
