@@ -207,6 +207,7 @@ async def test_errors_after_the_first_byte_are_the_last_event(slow: Engine) -> N
 async def test_a_limit_of_time_names_itself(slow: Engine, stream: bool) -> None:
     client = AsgiClient(create_app(slow))
     busy = [slow.generate("x", max_tokens=3000) for _ in range(2)]
+    await until(lambda: slow.stats().active_slots == 2)
     answer = await client.post(PATH, {"messages": HELLO, "queue_timeout": 0.05, "stream": stream})
     assert (answer.status, answer.error["param"]) == (408, "queue_timeout")
     del busy

@@ -39,7 +39,6 @@ def test_who_waits_for_room_in_its_scope_holds_up_no_other() -> None:
     with Engine(SLOW, n_parallel=1, max_queue=0, max_queue_per_scope=1, queue_full="wait") as engine:
         flood = [engine.generate("x", max_tokens=20, fair_scope="flood") for _ in range(8)]
         light = engine.generate("x", max_tokens=1, fair_scope="light")
-        assert engine.stats().in_flight == 3
         assert light.result(timeout=10).finish_reason == ANSWERED
         assert sum(generation.done() for generation in flood) <= 2, "it did not wait for the flood"
         flood[4].cancel()
