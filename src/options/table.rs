@@ -211,7 +211,7 @@ options! {
         check_tensors: bool = false;
         /// Names of the devices that may hold the model, in the order that `tensor_split` and `main_gpu` count them in. None means those of `rpc_servers` first, as "RPC0", "RPC1" and so on, and then those that llama.cpp finds here.
         devices: Option<Vec<String>> = None;
-        /// Servers, each as "host:port", whose devices may hold the model, too: `llama-batch rpc-worker` on other machines. Each is proved before the model is loaded. What is sent to them is neither encrypted nor authenticated.
+        /// Servers, each as "host:port", whose devices may hold the model, too: those of workers (llama-batch rpc-worker) on other machines. Each is proved before the model is loaded. What is sent to them is neither encrypted nor authenticated.
         rpc_servers: Option<Endpoints> = None;
         /// Time for each of `rpc_servers` to prove itself before the model is loaded.
         rpc_timeout: f64 = 10.0, range 0.001..3600.0, unit "seconds";

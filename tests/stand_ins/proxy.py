@@ -22,6 +22,7 @@ class Proxy:
         self._target, self._delay_s = (name, int(port)), delay_s
         self._listener = socket.create_server((host, 0))
         self._sockets: list[socket.socket] = []
+        self._pumps: list[threading.Thread] = []
         self.n_sent = self.n_received = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -39,7 +40,9 @@ class Proxy:
                     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._sockets += [client, server]
                 for source, sink, counter in ((client, server, "n_sent"), (server, client, "n_received")):
-                    threading.Thread(target=self._pump, args=(source, sink, counter), daemon=True).start()
+                    pump = threading.Thread(target=self._pump, args=(source, sink, counter), daemon=True)
+                    pump.start()
+                    self._pumps.append(pump)
 
     def _pump(self, source: socket.socket, sink: socket.socket, counter: str) -> None:
         with contextlib.suppress(OSError):
@@ -51,8 +54,14 @@ class Proxy:
             sink.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
+        """Let connections end by themselves, and cut those that do not."""
         self._listener.close()
+        end = time.monotonic() + 10
+        for pump in self._pumps:
+            pump.join(max(0.0, end - time.monotonic()))
         for one in self._sockets:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
             one.close()
 
     def __enter__(self) -> Self:

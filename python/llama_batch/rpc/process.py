@@ -38,6 +38,7 @@ class Child:
         self.failure: tuple[str, str] | None = None
         self.n_clients = self.n_closed = 0
         self.started = time.monotonic()
+        self.closed_at: float | None = None
         self.last_lines: deque[str] = deque(maxlen=5)
         self._begun = b""
         path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -104,7 +105,9 @@ class Child:
                 self.failure = (told["reason"], told["failed"])
         elif line:
             self.n_clients += line == _ACCEPTED
-            self.n_closed += line == _CLOSED
+            if line == _CLOSED:
+                self.n_closed += 1
+                self.closed_at = time.monotonic()
             self.last_lines.append(line)
             _logger.info("%s: %s", self.endpoint, line)
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 TICK_S = 1.0
 """How often memory is looked at."""
 FIRST_DELAY_S, MAX_DELAY_S = 0.5, 30.0
+QUIET_S = 1.0
+"""How long nobody was connected when the cache is tidied: clients come back at once, between two parts of a load."""
 HEALTHY_S = 60.0
 """A child that lived so long begins the count of failures anew."""
 STOP_S = 5.0
@@ -163,7 +165,7 @@ class Supervisor:
                 ready = {key.fd for key, _ in selector.select(self._patience(deadline))}
                 if self._awake in ready:
                     os.read(self._awake, 4096)
-                if child.fd in ready and not self._take(child):
+                if child.fd in ready and not child.read():
                     return
                 if self.cache is not None and self.cache.fd in ready:
                     self.cache.note_uses()
@@ -172,6 +174,7 @@ class Supervisor:
                     self.state = "serving"
                     self.settled.set()
                 self._watch_memory(child)
+                self._tidy_behind(child)
                 if (self._is_stopping or self._is_recycling) and not is_ending:
                     child.ask_to_end()
                     is_ending, deadline = True, time.monotonic() + STOP_S
@@ -185,13 +188,13 @@ class Supervisor:
     def _patience(deadline: float | None) -> float:
         return TICK_S if deadline is None else min(TICK_S, max(0.0, deadline - time.monotonic()))
 
-    def _take(self, child: Child) -> bool:
-        """Take what a child says, and tidy up behind a client that left."""
-        n_closed = child.n_closed
-        goes_on = child.read()
-        if self.cache is not None and child.n_closed > n_closed and not child.is_connected:
-            self.cache.tidy()
-        return goes_on
+    def _tidy_behind(self, child: Child) -> None:
+        """Look after the cache once clients have left, and stayed away for a while."""
+        left = child.closed_at
+        if self.cache is None or left is None or child.is_connected or time.monotonic() - left < QUIET_S:
+            return
+        child.closed_at = None
+        self.cache.tidy()
 
     def _watch_memory(self, child: Child) -> None:
         """A child that has grown begins anew, between clients."""
