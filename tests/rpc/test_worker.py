@@ -148,15 +148,16 @@ def test_a_child_that_keeps_dying_is_given_up(eventually: Eventually, monkeypatc
 
 
 @LINUX
-def test_no_restart_where_the_address_is_taken_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "FIRST_DELAY_S", 0.3)
+def test_no_restart_where_the_address_is_taken_meanwhile(
+    eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "FIRST_DELAY_S", 1.0)
     with RpcWorker(HERE) as worker:
         pid = worker.info().pid
         assert pid is not None
         host, _, port = worker.endpoint.partition(":")
         os.kill(pid, signal.SIGKILL)
-        while is_alive(pid):
-            pass
+        eventually(lambda: worker.info().state == "waiting")
         with socket.create_server((host, int(port))), pytest.raises(RpcError) as told:
             worker.wait(30)
         assert told.value.reason == "bind"
