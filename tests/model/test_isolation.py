@@ -62,7 +62,7 @@ def test_chat_grammars_embeddings_and_logprobs_work(apart: Engine, here: Engine)
 
 
 def test_sessions_and_the_ram_tier_work(smollm2: Path, tmp_path: Path) -> None:
-    with Engine(smollm2, n_parallel=1, n_ctx=1024, n_cache_seqs=0, prompt_cache_ram_mb=64, isolate=True) as engine:
+    with Engine(smollm2, n_parallel=1, n_ctx=1024, prompt_cache_ram_mb=64, isolate=True) as engine:
         prompt = engine.model.tokenize(STORY)
         first = engine.generate(prompt, session="tale", **GREEDY).result()
         kept = engine.save_session("tale", tmp_path / "tale")
