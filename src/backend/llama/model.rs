@@ -176,7 +176,13 @@ impl Model {
     /// llama.cpp's description: architecture, size, quantisation.
     pub fn description(&self) -> String {
         // SAFETY: the model is alive; the call writes at most the given bytes.
-        read_text(|buf, cap| unsafe { sys::llama_model_desc(self.as_ptr(), buf, cap) }).unwrap_or_default()
+        let said = read_text(|buf, cap| unsafe { sys::llama_model_desc(self.as_ptr(), buf, cap) }).unwrap_or_default();
+        if said.is_empty() {
+            // Of a vocabulary it says nothing; the file names the size, but not in words how it is quantised.
+            let size = self.metadata_value("general.size_label").unwrap_or_default();
+            return format!("{} {size}", self.architecture()).trim().to_owned();
+        }
+        said
     }
 
     /// The name of the architecture, as the file has it.
