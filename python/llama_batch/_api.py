@@ -56,6 +56,7 @@ class EngineApi(Submits):
         prompt_cache_ram_mb: int | None = None,
         prompt_cache_dir: str | PathLike[str] | None = None,
         prompt_cache_dir_mb: int = 4096,
+        max_itl_ms: int = 200,
         isolate: Literal["auto", "on", "off"] | bool = "auto",
         on_backend_loss: Literal["wait", "fail"] = "wait",
         max_backend_restarts: int = 10,
@@ -166,6 +167,10 @@ class EngineApi(Submits):
                 recently used go first, and those that other models left where all together take more. A token takes as
                 much as in the KV cache: a small model's 20 KiB, one of 8 billion parameters' 128 KiB. Unit: MiB. From 1
                 to 16777216.
+            max_itl_ms: Longest gap between two tokens of a stream that prompts of others may cause: while anybody
+                generates, a forward pass reads so much of prompts as keeps its forecast length within it. It may always
+                take 1.5 times as long as one that only generates, prompts always get some tokens, and what a callable
+                as `batch_strategy` shares out is done as it says. 0 removes the bound. Unit: ms. From 0 to 3600000.
             isolate: Run llama.cpp in a process of its own, so that its end is an error of the requests that were
                 running and not the end of this interpreter: "on" (or True), "off" (or False), or "auto", which leaves
                 it off where all devices are this machine's. Samplers that are Python callables need "off".
@@ -244,9 +249,9 @@ class EngineApi(Submits):
             devices: Names of the devices that may hold the model, in the order that `tensor_split` and `main_gpu` count
                 them in. None means those of `rpc_servers` first, as "RPC0", "RPC1" and so on, and then those that
                 llama.cpp finds here.
-            rpc_servers: Servers, each as "host:port", whose devices may hold the model, too: those of workers
-                (llama-batch rpc-worker) on other machines. Each is proved before the model is loaded. What is sent to
-                them is neither encrypted nor authenticated.
+            rpc_servers: Servers, each as "host:port", whose devices may hold the model, too: `llama-batch rpc-worker`
+                on other machines. Each is proved before the model is loaded. What is sent to them is neither encrypted
+                nor authenticated.
             rpc_timeout: Time for each of `rpc_servers` to prove itself before the model is loaded. Unit: seconds. From
                 0.001 to 3600.
             max_num_seqs: another name for `n_parallel`.
@@ -284,6 +289,7 @@ class EngineApi(Submits):
             "prompt_cache_ram_mb": prompt_cache_ram_mb,
             "prompt_cache_dir": prompt_cache_dir,
             "prompt_cache_dir_mb": prompt_cache_dir_mb,
+            "max_itl_ms": max_itl_ms,
             "isolate": isolate,
             "on_backend_loss": on_backend_loss,
             "max_backend_restarts": max_backend_restarts,

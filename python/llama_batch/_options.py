@@ -45,6 +45,7 @@ class StartOptions(TypedDict, total=False):
     prompt_cache_ram_mb: int | None
     prompt_cache_dir: str | PathLike[str] | None
     prompt_cache_dir_mb: int
+    max_itl_ms: int
     isolate: Literal["auto", "on", "off"] | bool
     on_backend_loss: Literal["wait", "fail"]
     max_backend_restarts: int
@@ -333,6 +334,20 @@ START_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
             minimum=1.0,
             maximum=16777216.0,
             unit="MiB",
+        ),
+        "max_itl_ms": OptionSpec(
+            name="max_itl_ms",
+            type="int",
+            default=200,
+            doc=(
+                "Longest gap between two tokens of a stream that prompts of others may cause: while anybody "
+                "generates, a forward pass reads so much of prompts as keeps its forecast length within it. It "
+                "may always take 1.5 times as long as one that only generates, prompts always get some tokens, "
+                "and what a callable as `batch_strategy` shares out is done as it says. 0 removes the bound."
+            ),
+            minimum=0.0,
+            maximum=3600000.0,
+            unit="ms",
         ),
         "isolate": OptionSpec(
             name="isolate",
@@ -799,9 +814,9 @@ START_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
             type="str | Sequence[str] | None",
             default=None,
             doc=(
-                'Servers, each as "host:port", whose devices may hold the model, too: those of workers '
-                "(llama-batch rpc-worker) on other machines. Each is proved before the model is loaded. What is "
-                "sent to them is neither encrypted nor authenticated."
+                'Servers, each as "host:port", whose devices may hold the model, too: `llama-batch rpc-worker` '
+                "on other machines. Each is proved before the model is loaded. What is sent to them is neither "
+                "encrypted nor authenticated."
             ),
             optional=True,
         ),

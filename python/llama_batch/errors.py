@@ -348,7 +348,7 @@ class RpcUnavailableError(RpcError):
 
 
 class RpcLostError(BackendLostError, RpcUnavailableError):
-    """What computed with servers died or was cut off, and one of them may be why; ask again: it is made again by itself.
+    """What computed with servers died or was cut off, and one of them may be why; ask again: it is made again.
 
     `endpoint` lists all of them.
     """

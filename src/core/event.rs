@@ -395,8 +395,6 @@ pub enum Event {
     /// The backend went, is made again, is there again, or keeps everybody waiting; the engine tells it.
     Backend(BackendEvent),
     /// The custom strategy failed, or answered what cannot be; the default stood in.
-    StrategyFailed {
-        /// Why.
-        reason: String,
-    },
+    #[expect(missing_docs, reason = "said above")]
+    StrategyFailed { reason: String },
 }
