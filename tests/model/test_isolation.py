@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from oracle import Oracle
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the tests look for processes in /proc")
 
 GREEDY: dict[str, Any] = {"temp": 0, "max_tokens": 24}
@@ -34,15 +36,14 @@ def here(smollm2: Path) -> Iterator[Engine]:
         yield engine
 
 
-def test_greedy_text_is_that_of_this_process(apart: Engine, here: Engine) -> None:
-    for prompt in (PROMPT, "def fibonacci(n):"):
-        want = here.generate(prompt, **GREEDY).result()
-        assert apart.generate(prompt, **GREEDY).result().token_ids == want.token_ids
+def test_greedy_text_is_that_of_this_process(apart: Engine, oracle: Oracle) -> None:
+    prompts = [apart.model.tokenize(prompt) for prompt in (PROMPT, "def fibonacci(n):")]
+    oracle.assert_greedy([(prompt, apart.generate(prompt, **GREEDY).result().token_ids) for prompt in prompts])
 
 
 def test_the_model_is_known_here_as_there(apart: Engine, here: Engine) -> None:
     figures = ("n_ctx_train", "n_embd", "n_layer", "n_params", "size_bytes", "n_vocab")
-    for name in (*figures, "architecture", "bos", "eos"):
+    for name in (*figures, "architecture"):
         assert getattr(apart.model, name) == getattr(here.model, name), name
     assert apart.model.description.startswith("llama")  # without the quantisation
     assert apart.model.metadata == here.model.metadata
@@ -50,8 +51,7 @@ def test_the_model_is_known_here_as_there(apart: Engine, here: Engine) -> None:
 
 
 def test_chat_grammars_embeddings_and_logprobs_work(apart: Engine, here: Engine) -> None:
-    chat = "Say hello in French."
-    assert apart.chat(chat, **GREEDY).result().text == here.chat(chat, **GREEDY).result().text
+    assert "Bonjour" in apart.chat("Say hello in French.", **GREEDY).result().text
     schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
     assert "age" in apart.chat("How old are you?", json_schema=schema, temp=0, max_tokens=60).result().parsed
     assert apart.generate("Is it?", choice=["yes", "no"], **GREEDY).result().text in {"yes", "no"}
@@ -93,7 +93,7 @@ def test_a_cancelled_request_ends_and_others_go_on(apart: Engine) -> None:
     assert other.result(60).finish_reason in {"max_tokens", "eog"}
 
 
-def test_a_killed_llama_cpp_is_an_error_and_the_next_request_is_answered(smollm2: Path, here: Engine) -> None:
+def test_a_killed_llama_cpp_is_an_error_and_the_next_request_is_answered(smollm2: Path) -> None:
     with Engine(smollm2, n_parallel=2, n_ctx=2048, isolate=True) as engine:
         running = [engine.stream(PROMPT, temp=0, max_tokens=1500, ignore_eos=True) for _ in range(2)]
         for job in running:
@@ -103,7 +103,7 @@ def test_a_killed_llama_cpp_is_an_error_and_the_next_request_is_answered(smollm2
         for job in running:
             with pytest.raises(BackendLostError, match="signal 6"):
                 job.result(120)
-        assert waiting.result(120).token_ids == here.generate(PROMPT, **GREEDY).result().token_ids
+        assert "Paris" in waiting.result(120).text
 
 
 def test_what_computes_elsewhere_is_not_scored_here(apart: Engine) -> None:
