@@ -53,7 +53,9 @@ def test_the_model_is_known_here_as_there(apart: Engine, here: Engine) -> None:
 def test_chat_grammars_embeddings_and_logprobs_work(apart: Engine, here: Engine) -> None:
     assert "Bonjour" in apart.chat("Say hello in French.", **GREEDY).result().text
     schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
-    assert "age" in apart.chat("How old are you?", json_schema=schema, temp=0, max_tokens=60).result().parsed
+    parsed = apart.chat("How old are you?", json_schema=schema, temp=0, max_tokens=60).result().parsed
+    assert parsed is not None
+    assert "age" in parsed
     assert apart.generate("Is it?", choice=["yes", "no"], **GREEDY).result().text in {"yes", "no"}
     assert len(apart.embed("a town").result().vectors[0]) == here.model.n_embd
     told = apart.generate(PROMPT, logprobs=2, prompt_logprobs=1, **GREEDY).result()
