@@ -231,7 +231,7 @@ def test_the_process_cannot_be_had_with_descriptors_that_are_none() -> None:
 
 def test_losses_in_a_row_end_each_request_once() -> None:
     with isolated(n_parallel=2) as engine:
-        outcomes = []
+        outcomes: list[str] = []
         for _ in range(4):
             jobs = [engine.generate("Once", max_tokens=400) for _ in range(6)]
             wait_until(lambda: engine.stats().active_slots == 2)
