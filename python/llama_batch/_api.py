@@ -249,9 +249,9 @@ class EngineApi(Submits):
             devices: Names of the devices that may hold the model, in the order that `tensor_split` and `main_gpu` count
                 them in. None means those of `rpc_servers` first, as "RPC0", "RPC1" and so on, and then those that
                 llama.cpp finds here.
-            rpc_servers: Servers, each as "host:port", whose devices may hold the model, too: `llama-batch rpc-worker`
-                on other machines. Each is proved before the model is loaded. What is sent to them is neither encrypted
-                nor authenticated.
+            rpc_servers: Servers, each as "host:port", whose devices may hold the model, too: those of workers
+                (llama-batch rpc-worker) on other machines. Each is proved before the model is loaded. What is sent to
+                them is neither encrypted nor authenticated.
             rpc_timeout: Time for each of `rpc_servers` to prove itself before the model is loaded. Unit: seconds. From
                 0.001 to 3600.
             max_num_seqs: another name for `n_parallel`.

@@ -814,9 +814,9 @@ START_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
             type="str | Sequence[str] | None",
             default=None,
             doc=(
-                'Servers, each as "host:port", whose devices may hold the model, too: `llama-batch rpc-worker` '
-                "on other machines. Each is proved before the model is loaded. What is sent to them is neither "
-                "encrypted nor authenticated."
+                'Servers, each as "host:port", whose devices may hold the model, too: those of workers '
+                "(llama-batch rpc-worker) on other machines. Each is proved before the model is loaded. What is "
+                "sent to them is neither encrypted nor authenticated."
             ),
             optional=True,
         ),

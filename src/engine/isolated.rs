@@ -26,13 +26,14 @@ pub struct Isolated {
 impl Loader for Isolated {
     fn load(self: Box<Self>, progress: &dyn Fn(f32) -> bool) -> Result<Loaded, Error> {
         let Self { launch, recipe, timeout, vocabulary } = *self;
-        // The lesser part of the load.
-        let model = vocabulary(&|_| progress(0.0))?;
         let start = move |progress: &dyn Fn(f32) -> bool| {
             let remote = RemoteBackend::start(&launch, &recipe, timeout, progress)?;
             let make: MakeBackend = Box::new(move || Ok(Box::new(remote) as Box<dyn Backend>));
             Ok(make)
         };
-        Ok(Loaded { model, make_backend: start(progress)?, make_again: Some(Arc::new(start)) })
+        // First what has more reasons to fail: servers are proved before anybody looks at the model's file.
+        let make_backend = start(progress)?;
+        let model = vocabulary(&|_| progress(1.0))?;
+        Ok(Loaded { model, make_backend, make_again: Some(Arc::new(start)) })
     }
 }
