@@ -356,6 +356,19 @@ pub struct DecodeOutcome {
 }
 
 impl DecodeOutcome {
+    /// Nothing was computed, and nothing changed.
+    pub fn nothing(reason: &str) -> Self {
+        Self {
+            status: PassStatus::Failed { code: -1, reason: reason.into() },
+            rows: Vec::new(),
+            scored: Vec::new(),
+            positions: Vec::new(),
+            span: 0,
+            eval: Duration::ZERO,
+            sample: Duration::ZERO,
+        }
+    }
+
     /// Whose rows drew nothing, because samplers of the callers' own do.
     pub fn undrawn(&self) -> impl Iterator<Item = RequestId> {
         let waits = |row: &&RowOutcome| row.drawn.as_ref().is_ok_and(Vec::is_empty);

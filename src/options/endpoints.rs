@@ -1,5 +1,6 @@
 //! Options that name servers.
 
+use super::texts::one_or_several;
 use super::value::{OptionType, Range, Value};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -52,20 +53,7 @@ impl Endpoints {
 impl OptionType for Endpoints {
     const PYTHON: &'static str = "str | Sequence[str]";
     fn read(value: &Value, range: Option<Range>) -> Result<Self, String> {
-        let texts = match value {
-            Value::Str(s) => vec![s.clone()],
-            Value::List(_) => Vec::<String>::read(value, range)?,
-            Value::None
-            | Value::Bool(_)
-            | Value::Int(_)
-            | Value::Float(_)
-            | Value::Map(_)
-            | Value::Key(_)
-            | Value::Callable(_)
-            | Value::Other(_) => {
-                return Err(format!("must be \"host:port\" or a list of them, not {}", value.type_name()));
-            }
-        };
+        let texts = one_or_several(value, range, "\"host:port\" or a list of them")?;
         let mut endpoints = Vec::new();
         for text in texts.iter().flat_map(|text| text.split(',')) {
             let endpoint = Endpoint::parse(text.trim())?;

@@ -30,6 +30,22 @@ impl OptionType for Key {
     }
 }
 
+/// The texts that were given: one, or a list of them, which `what` calls them.
+pub(super) fn one_or_several(value: &Value, range: Option<Range>, what: &str) -> Result<Vec<String>, String> {
+    match value {
+        Value::Str(s) => Ok(vec![s.clone()]),
+        Value::List(_) => Vec::<String>::read(value, range),
+        Value::None
+        | Value::Bool(_)
+        | Value::Int(_)
+        | Value::Float(_)
+        | Value::Map(_)
+        | Value::Key(_)
+        | Value::Callable(_)
+        | Value::Other(_) => Err(format!("must be {what}, not {}", value.type_name())),
+    }
+}
+
 /// One text, or several.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Texts(pub Vec<String>);
@@ -43,18 +59,7 @@ impl Texts {
 impl OptionType for Texts {
     const PYTHON: &'static str = "str | Sequence[str]";
     fn read(value: &Value, range: Option<Range>) -> Result<Self, String> {
-        let strings = match value {
-            Value::Str(s) => vec![s.clone()],
-            Value::List(_) => Vec::<String>::read(value, range)?,
-            Value::None
-            | Value::Bool(_)
-            | Value::Int(_)
-            | Value::Float(_)
-            | Value::Map(_)
-            | Value::Key(_)
-            | Value::Callable(_)
-            | Value::Other(_) => return Err(format!("must be text or a list of texts, not {}", value.type_name())),
-        };
+        let strings = one_or_several(value, range, "text or a list of texts")?;
         if strings.iter().any(String::is_empty) {
             return Err("must not be empty text".into());
         }

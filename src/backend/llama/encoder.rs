@@ -5,14 +5,13 @@ use super::embed::{self, Embedder};
 use super::model::Model;
 use crate::backend::Backend;
 use crate::core::{
-    CellCost, DecodeOutcome, EmbedOutcome, EmbedPart, EmbedStatus, Limits, MemoryKind, Op, OpResult, PassStatus,
-    RequestId, Row, StateSize,
+    CellCost, DecodeOutcome, EmbedOutcome, EmbedPart, EmbedStatus, Limits, MemoryKind, Op, OpResult, RequestId, Row,
+    StateSize,
 };
 use crate::error::Error;
 use crate::options::{Pooling, StartOptions};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 /// The backend that suits a model.
 ///
@@ -86,15 +85,7 @@ impl Backend for EncoderBackend {
     }
 
     fn decode(&mut self, _: &[Row]) -> DecodeOutcome {
-        DecodeOutcome {
-            status: PassStatus::Failed { code: -1, reason: "this model generates no text".into() },
-            rows: Vec::new(),
-            scored: Vec::new(),
-            positions: Vec::new(),
-            span: 0,
-            eval: Duration::ZERO,
-            sample: Duration::ZERO,
-        }
+        DecodeOutcome::nothing("this model generates no text")
     }
 
     fn embed(&mut self, parts: &[EmbedPart]) -> EmbedOutcome {

@@ -4,7 +4,7 @@ use super::message::{Answer, Ask, Begin, Recipe};
 use super::process::{Ends, Launch, Observer, Process};
 use super::wire::{Cut, Stopwatch, Wire};
 use crate::backend::{Backend, Sign};
-use crate::core::{DecodeOutcome, EmbedOutcome, EmbedPart, EmbedStatus, Limits, Op, OpResult, PassStatus, Row};
+use crate::core::{DecodeOutcome, EmbedOutcome, EmbedPart, EmbedStatus, Limits, Op, OpResult, Row};
 use crate::error::{Error, RpcReason};
 use std::borrow::Cow;
 use std::io::Write;
@@ -208,15 +208,7 @@ impl Backend for RemoteBackend {
             Some(Answer::Decoded(outcome)) => return *outcome,
             answer => self.mistaken(answer),
         }
-        DecodeOutcome {
-            status: PassStatus::Failed { code: -1, reason: "the backend is lost".into() },
-            rows: Vec::new(),
-            scored: Vec::new(),
-            positions: Vec::new(),
-            span: 0,
-            eval: Duration::ZERO,
-            sample: Duration::ZERO,
-        }
+        DecodeOutcome::nothing("the backend is lost")
     }
 
     fn embed(&mut self, parts: &[EmbedPart]) -> EmbedOutcome {
