@@ -14,3 +14,4 @@ mod py;
 pub mod sampling;
 pub mod sim;
 pub mod store;
+pub mod tune;

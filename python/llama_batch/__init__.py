@@ -21,6 +21,7 @@ from llama_batch._options import (  # noqa: E402
     RequestOptions,
     StartOptions,
 )
+from llama_batch.calibration import Calibration, Measured  # noqa: E402
 from llama_batch.embedding import EmbeddingJob, Embeddings  # noqa: E402
 from llama_batch.engine import Engine  # noqa: E402
 from llama_batch.errors import (  # noqa: E402
@@ -78,6 +79,7 @@ __all__ = [
     "LLAMA_CPP_BUILD",
     "REQUEST_OPTIONS",
     "START_OPTIONS",
+    "Calibration",
     "ChatCompletionStream",
     "ChatDelta",
     "ChatMessage",
@@ -102,6 +104,7 @@ __all__ = [
     "LlamaBatchError",
     "Logprob",
     "Map",
+    "Measured",
     "Metrics",
     "Model",
     "ModelLoadError",

@@ -19,6 +19,7 @@ use crate::backend::Pick;
 use crate::core::{Event, FinishReason, Finished, Limits, RequestId, Stats, Time};
 use crate::error::Error;
 use crate::options::StartOptions;
+use crate::tune::Report;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
@@ -67,6 +68,7 @@ pub(super) struct Shared {
     pub(super) outside: [AtomicU64; 3],
     pub(super) load_progress: AtomicU32,
     pub(super) load_nanos: AtomicU64,
+    pub(super) calibration: OnceLock<Report>,
     pub(super) n_halves_ready: AtomicU32,
     seeds: RandomState,
     pub(super) settler: Settler,
@@ -102,6 +104,7 @@ impl Shared {
             outside: [const { AtomicU64::new(0) }; 3],
             load_progress: AtomicU32::new(0),
             load_nanos: AtomicU64::new(0),
+            calibration: OnceLock::new(),
             n_halves_ready: AtomicU32::new(0),
             seeds: RandomState::new(),
             settler: Settler::default(),

@@ -106,9 +106,10 @@ impl Engine {
         (options.n_parallel, options.max_queue)
     }
 
-    /// Load a GGUF file in the background.
-    fn load_file(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        let loader = loaders::file(self.get().options().clone(), path).map_err(|e| errors::raise(py, &e))?;
+    /// Load a GGUF file in the background; `notes` is the folder that keeps what is measured of models.
+    #[pyo3(signature = (path, notes=None))]
+    fn load_file(&self, py: Python<'_>, path: PathBuf, notes: Option<PathBuf>) -> PyResult<()> {
+        let loader = loaders::file(self.get().options().clone(), path, notes).map_err(|e| errors::raise(py, &e))?;
         py.detach(|| self.get().load(loader));
         Ok(())
     }
@@ -125,6 +126,12 @@ impl Engine {
     fn fail(&self, py: Python<'_>, exception: &Bound<'_, PyAny>) {
         let error = errors::from_exception(exception);
         py.detach(|| self.get().fail(&error));
+    }
+
+    /// What was measured of the model, as JSON; None where nothing was.
+    #[getter]
+    fn calibration(&self) -> Option<String> {
+        self.get().calibration().and_then(|report| serde_json::to_string(report).ok())
     }
 
     /// The word for what it does.

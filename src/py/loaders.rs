@@ -18,8 +18,8 @@ use std::time::Duration;
 /// None here; in a build without llama.cpp there is no such loader.
 #[cfg(feature = "llama")]
 #[expect(clippy::unnecessary_wraps, reason = "the signature of the build without llama.cpp")]
-pub(super) fn file(options: StartOptions, path: PathBuf) -> Result<Box<dyn Loader>, Error> {
-    Ok(Box::new(File { options, path }))
+pub(super) fn file(options: StartOptions, path: PathBuf, notes: Option<PathBuf>) -> Result<Box<dyn Loader>, Error> {
+    Ok(Box::new(super::file::File { options, path, notes }))
 }
 
 /// The loader of a file.
@@ -28,72 +28,9 @@ pub(super) fn file(options: StartOptions, path: PathBuf) -> Result<Box<dyn Loade
 /// [`Error::ModelLoad`], as this build has no llama.cpp.
 #[cfg(not(feature = "llama"))]
 #[expect(clippy::needless_pass_by_value, reason = "the signature of the build with llama.cpp")]
-pub(super) fn file(options: StartOptions, path: PathBuf) -> Result<Box<dyn Loader>, Error> {
-    let _ = options;
+pub(super) fn file(options: StartOptions, path: PathBuf, notes: Option<PathBuf>) -> Result<Box<dyn Loader>, Error> {
+    let _ = (options, notes);
     Err(Error::ModelLoad(format!("{} cannot be loaded: this build has no llama.cpp", path.display())))
-}
-
-#[cfg(feature = "llama")]
-struct File {
-    options: StartOptions,
-    path: PathBuf,
-}
-
-#[cfg(feature = "llama")]
-impl Loader for File {
-    fn load(self: Box<Self>, progress: &dyn Fn(f32) -> bool) -> Result<Loaded, Error> {
-        use crate::backend::llama;
-        let Self { options, path } = *self;
-        let model = llama::load(&options, &path, progress)?;
-        if let Some(reason) = model.chat_templates().iter().find_map(|source| super::chat::refusal(source)) {
-            model.refuse_template(reason);
-        }
-        let shared = Arc::clone(&model);
-        let identity = identity(path, model.n_ctx_orig(), context_properties(&options));
-        Ok(Loaded {
-            model: Model { tokenizer: model.clone(), handle: Some(model), identity },
-            make_backend: Box::new(move || llama::backend(shared, &options)),
-        })
-    }
-}
-
-/// What tells a model's saved states from those of others. Its files are read when that is asked first.
-#[cfg(feature = "llama")]
-fn identity(path: PathBuf, n_ctx_orig: u32, properties: Vec<(&'static str, String)>) -> Identity {
-    let known = std::sync::OnceLock::new();
-    Arc::new(move |limits| {
-        let read = || {
-            let files = crate::backend::llama::shards(&path);
-            let of_model = crate::store::fingerprint::of_model(&files);
-            let of_model = of_model.map_err(|error| Error::Session(error.to_string()))?;
-            // LongRoPE turns K by other factors in a longer context than the model was made for.
-            let is_long = limits.n_ctx_seq > n_ctx_orig;
-            Ok(of_model.with(&properties).with(&[("long", is_long.to_string())]))
-        };
-        known.get_or_init(read).clone()
-    })
-}
-
-/// What a saved state depends on besides the model: llama.cpp refuses one of another kind of context, or would read it
-/// wrongly.
-#[cfg(feature = "llama")]
-fn context_properties(options: &StartOptions) -> Vec<(&'static str, String)> {
-    let unified = options.kv_unified.unwrap_or(true);
-    let streams = if unified { 1 } else { options.n_parallel };
-    let rope = (options.rope_scaling_type, options.rope_freq_base, options.rope_freq_scale, options.yarn_orig_ctx);
-    let yarn = (
-        options.yarn_ext_factor,
-        options.yarn_attn_factor,
-        options.yarn_beta_fast,
-        options.yarn_beta_slow,
-        options.attention_type,
-    );
-    vec![
-        ("cells", format!("{:?}", (options.type_k, options.type_v, options.flash_attn, options.swa_full))),
-        ("streams", streams.to_string()),
-        ("rope", format!("{rope:?} {yarn:?}")),
-        ("llama.cpp", crate::backend::llama::build()),
-    ]
 }
 
 /// How a simulated model loads.
@@ -204,6 +141,7 @@ impl Loader for Simulated {
         let identity: Identity = Arc::new(move |_| Ok(Fingerprint([0; 32]).with(&[("sim", kind.clone())])));
         Ok(Loaded {
             model: Model { tokenizer: Arc::new(SimTokenizer::new(&config)), handle: None, identity },
+            calibration: None,
             make_backend: Box::new(move || Ok(Box::new(SimBackend::new(config)) as Box<dyn Backend>)),
         })
     }

@@ -23,6 +23,7 @@ _COMMANDS = {
     "chat": ("llama_batch.cli.chat", "Talk with a model in the terminal."),
     "serve": ("llama_batch.cli.serve", "Serve a model over HTTP, as OpenAI and llama-server do."),
     "bench": ("llama_batch.cli.bench", "Measure a model, or any OpenAI-compatible server, under load."),
+    "tune": ("llama_batch.cli.tune", "Measure which settings compute fastest with a model here."),
     "models": ("llama_batch.cli.models", "List, fetch, check and remove the models in the cache."),
     "info": ("llama_batch.cli.info", "Tell what a model is and how much memory it takes."),
 }

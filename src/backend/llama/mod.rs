@@ -4,6 +4,7 @@
 //! it; what can throw is called through the shim (`shim/`).
 
 mod batch;
+mod calibrate;
 mod cells;
 mod chat;
 mod compilers;
@@ -26,12 +27,13 @@ mod state;
 mod template;
 mod tokenizer;
 
+pub use calibrate::{calibrate, settled, shape};
 pub use chat::ChatParser;
 pub use decode::LlamaBackend;
 pub use encoder::{EncoderBackend, backend};
 pub use load::{Device, devices, load, shards};
 pub use logs::{Drained, Level, Line, drain as drain_logs, set_level as set_log_level};
-pub use machine::{available_memory, n_physical_cores};
+pub use machine::{available_memory, n_physical_cores, processor};
 pub use model::Model;
 pub use score::score;
 pub use template::try_template;
