@@ -15,3 +15,4 @@ pub mod rpc;
 pub mod sampling;
 pub mod sim;
 pub mod store;
+pub mod tune;

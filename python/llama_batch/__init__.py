@@ -24,6 +24,7 @@ from llama_batch._options import (  # noqa: E402
     RequestOptions,
     StartOptions,
 )
+from llama_batch.calibration import Calibration, Measured  # noqa: E402
 from llama_batch.embedding import EmbeddingJob, Embeddings  # noqa: E402
 from llama_batch.engine import Engine  # noqa: E402
 from llama_batch.errors import (  # noqa: E402
@@ -86,6 +87,7 @@ __all__ = [
     "REQUEST_OPTIONS",
     "START_OPTIONS",
     "BackendLostError",
+    "Calibration",
     "ChatCompletionStream",
     "ChatDelta",
     "ChatMessage",
@@ -110,6 +112,7 @@ __all__ = [
     "LlamaBatchError",
     "Logprob",
     "Map",
+    "Measured",
     "Metrics",
     "Model",
     "ModelLoadError",

@@ -260,7 +260,11 @@ class Engine:
     def state(self) -> EngineState:
         """What it does."""
 
-    def load_file(self, path: str | PathLike[str]) -> None:
+    @property
+    def calibration(self) -> str | None:
+        """What was measured of the model, as JSON; None where nothing was."""
+
+    def load_file(self, path: str | PathLike[str], notes: str | PathLike[str] | None = None) -> None:
         """Load a GGUF file in the background."""
 
     def load_sim(self, settings: Mapping[str, str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from llama_batch.calibration import Calibration
 from llama_batch.metrics import Metrics
 from llama_batch.types import Stats
 
@@ -15,6 +16,17 @@ class FiguresApi:
     """What an engine tells in numbers."""
 
     native: _core.Engine
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """What was measured of the model before it was ready; None where nothing was (`calibrate="off"`, or no choice).
+
+        Example:
+            >>> engine.calibration.chosen.flash_attn
+            False
+        """
+        told = self.native.calibration
+        return None if told is None else Calibration.of_json(told)
 
     def stats(self) -> Stats:
         """Figures of this moment, and sums since the start. Never waits for the engine.

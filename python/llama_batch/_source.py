@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from llama_batch.errors import ModelLoadError, ModelNotFoundError, OptionError
 
 if TYPE_CHECKING:
+    from llama_batch import _core
     from llama_batch.types import ModelSource
 
 SCHEMES = ("pypi:", "hf:", "ollama:", "sim:")
@@ -60,3 +61,10 @@ def sim_settings(uri: str) -> dict[str, str]:
     from urllib.parse import parse_qsl
 
     return dict(parse_qsl(uri.removeprefix("sim:").lstrip("?"), keep_blank_values=True))
+
+
+def load_file(native: _core.Engine, path: Path) -> None:
+    """Have an engine load a file, with the folder that keeps what is measured of models."""
+    from llama_batch.models.cache import notes
+
+    native.load_file(path, notes())

@@ -15,7 +15,7 @@ from llama_batch._hub import current_hub, run_in_thread
 from llama_batch._logs import start_draining
 from llama_batch._messages import conversation
 from llama_batch._sessions import SessionsApi
-from llama_batch._source import is_uri, local_file, sim_settings
+from llama_batch._source import is_uri, load_file, local_file, sim_settings
 from llama_batch._structured import settle
 from llama_batch._unique import Unique
 from llama_batch.errors import ChatTemplateError, EngineForkedError, LlamaBatchError, OptionError, PromptError
@@ -77,7 +77,7 @@ class Engine(Unique, FiguresApi, SessionsApi, EngineApi):
         telemetry.attach(self)
         start_draining()
         if path is not None:
-            self.native.load_file(path)
+            load_file(self.native, path)
         elif source is not None and str(source).startswith("sim:"):
             self.native.load_sim(sim_settings(str(source)))
         else:
@@ -372,7 +372,7 @@ def _fetch(engine: ref[Engine], source: ModelSource | None) -> None:
             waiting.native.fail(error)
         return
     if (wanted := engine()) is not None:
-        wanted.native.load_file(path)
+        load_file(wanted.native, path)
 
 
 _live: WeakSet[Engine] = WeakSet()

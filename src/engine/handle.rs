@@ -15,6 +15,7 @@ use super::{Callables, lock, thread};
 use crate::core::{Limits, Mode, RequestId};
 use crate::error::Error;
 use crate::options::{EmbedOptions, RequestOptions, StartOptions};
+use crate::tune::Report;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -102,6 +103,11 @@ impl Engine {
     /// The options that it was made with.
     pub fn options(&self) -> &StartOptions {
         &self.0.shared.options
+    }
+
+    /// What was measured of the model before it was ready, where that was asked for.
+    pub fn calibration(&self) -> Option<&Report> {
+        self.0.shared.calibration.get()
     }
 
     /// What it does; a forked-off copy failed.

@@ -34,6 +34,6 @@ impl Loader for Isolated {
         // First what has more reasons to fail: servers are proved before anybody looks at the model's file.
         let make_backend = start(progress)?;
         let model = vocabulary(&|_| progress(1.0))?;
-        Ok(Loaded { model, make_backend, make_again: Some(Arc::new(start)) })
+        Ok(Loaded { model, calibration: None, make_backend, make_again: Some(Arc::new(start)) })
     }
 }

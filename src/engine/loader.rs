@@ -8,6 +8,7 @@ use super::state::State;
 use crate::backend::Backend;
 use crate::core::Limits;
 use crate::error::Error;
+use crate::tune::Report;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,6 +23,8 @@ pub type MakeAgain = Arc<dyn Fn(&dyn Fn(f32) -> bool) -> Result<MakeBackend, Err
 pub struct Loaded {
     /// For callers: from here on prompts become tokens.
     pub model: Model,
+    /// What was measured of it, where that was asked for.
+    pub calibration: Option<Report>,
     /// For the engine thread.
     pub make_backend: MakeBackend,
     /// For a backend that may be lost.
@@ -44,7 +47,8 @@ pub(super) fn run(shared: &Shared, loader: Box<dyn Loader>) {
         shared.is_wanted()
     };
     match catch_unwind(AssertUnwindSafe(|| loader.load(&progress))) {
-        Ok(Ok(Loaded { model, make_backend, make_again })) => {
+        Ok(Ok(Loaded { model, calibration, make_backend, make_again })) => {
+            drop(calibration.map(|report| shared.calibration.set(report)));
             shared.send(Command::Start(make_backend, make_again, Arc::clone(&model.identity)));
             shared.open(&model);
         }

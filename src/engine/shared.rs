@@ -19,6 +19,7 @@ use crate::backend::Pick;
 use crate::core::{Event, FinishReason, Finished, Limits, RequestId, Stats, Time};
 use crate::error::Error;
 use crate::options::StartOptions;
+use crate::tune::Report;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
@@ -69,6 +70,7 @@ pub(super) struct Shared {
     pub(super) outside: [AtomicU64; 3],
     pub(super) load_progress: AtomicU32,
     pub(super) load_nanos: AtomicU64,
+    pub(super) calibration: OnceLock<Report>,
     pub(super) n_halves_ready: AtomicU32,
     pub(super) n_backend_restarts: AtomicU32,
     pub(super) is_backend_lost: AtomicBool,
@@ -106,6 +108,7 @@ impl Shared {
             outside: [const { AtomicU64::new(0) }; 3],
             load_progress: AtomicU32::new(0),
             load_nanos: AtomicU64::new(0),
+            calibration: OnceLock::new(),
             n_halves_ready: AtomicU32::new(0),
             n_backend_restarts: AtomicU32::new(0),
             is_backend_lost: AtomicBool::new(false),

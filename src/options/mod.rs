@@ -20,8 +20,8 @@ pub use sampling::{LogitBias, SamplerCallable, SamplerKind, SamplerOrder, TokenO
 pub use table::*;
 pub use texts::{JsonSchema, Key, PathName, Texts};
 pub use value::{
-    AttentionType, BatchStrategy, CacheType, FlashAttention, OptionType, Pooling, QueueFullPolicy, Range, RopeScaling,
-    SplitMode, StrategyOption, Value,
+    AttentionType, BatchStrategy, CacheType, Calibrate, FlashAttention, OptionType, Pooling, QueueFullPolicy, Range,
+    RopeScaling, SplitMode, StrategyOption, Value,
 };
 
 use crate::error::Error;

@@ -1,8 +1,8 @@
 //! The three tables.
 
 use super::{
-    AttentionType, BatchStrategy, CacheType, Endpoints, FlashAttention, Isolate, JsonSchema, Key, LogitBias, Normalize,
-    OnBackendLoss, OptionSpec, OptionType, Options, PathName, Pooling, QueueFullPolicy, Range, RopeScaling,
+    AttentionType, BatchStrategy, CacheType, Calibrate, Endpoints, FlashAttention, Isolate, JsonSchema, Key, LogitBias,
+    Normalize, OnBackendLoss, OptionSpec, OptionType, Options, PathName, Pooling, QueueFullPolicy, Range, RopeScaling,
     SamplerCallable, SamplerOrder, SplitMode, StrategyOption, Texts, Value,
 };
 use serde::{Deserialize, Serialize};
@@ -88,7 +88,7 @@ options! {
         queue_full: QueueFullPolicy = QueueFullPolicy::Raise;
         /// Keep the tokens of finished requests and reuse them where a new prompt begins the same. Where two tokens are all but equally likely, what is reused can tip the balance, as the batch can. The default for requests that do not say.
         cache_prompt: bool = true;
-        /// One KV buffer shared by all requests (True), or an equal part for each (False). None means True.
+        /// One KV buffer shared by all requests (True), or an equal part for each (False). None means True, unless `calibrate` finds that a buffer for each is faster and that each may have all of `n_ctx` within a quarter of the free memory.
         kv_unified: Option<bool> = None;
         /// Cached sequences kept beside the running ones; None chooses by the kind of memory that the model has.
         n_cache_seqs: Option<u32> = None, range 0.0..255.0, unit "sequences";
@@ -156,6 +156,10 @@ options! {
         /// Default seed of requests; None draws one for each.
         seed: Option<u64> = None;
 
+        /// Measure what `flash_attn="auto"` and `kv_unified=None` are to mean, with this model on this machine: "auto" when it is first loaded so, and keeps what it found; "force" at each load; "off" leaves it to llama.cpp. An isolated backend is not measured.
+        calibrate: Calibrate = Calibrate::Off;
+        /// How long measuring may take, about; a setting that was begun is finished.
+        calibrate_s: f64 = 5.0, range 0.0..3600.0, unit "s";
         /// Threads that compute; 0 means one for each physical core.
         n_threads: u32 = 0, range 0.0..512.0, unit "threads";
         /// Threads that compute passes of several tokens; None means as `n_threads`.
@@ -166,7 +170,7 @@ options! {
         type_k: CacheType = CacheType::F16;
         /// Type of the V cells of the KV cache; quantised types need flash attention.
         type_v: CacheType = CacheType::F16;
-        /// Flash attention: "auto" leaves it to llama.cpp.
+        /// Flash attention: "auto" leaves it to `calibrate`, or else to llama.cpp.
         flash_attn: FlashAttention = FlashAttention::Auto;
         /// Keep the KV cache on the accelerator.
         offload_kqv: bool = true;

@@ -291,6 +291,17 @@ choice!(
     }
 );
 choice!(
+    /// Whether the settings that the options leave open are measured.
+    Calibrate {
+        /// When a model is loaded for the first time on a machine; what was found is kept.
+        Auto = "auto",
+        /// At each load.
+        Force = "force",
+        /// Never: llama.cpp decides.
+        Off = "off",
+    }
+);
+choice!(
     /// How a model is split over several devices.
     SplitMode {
         /// One device holds it all.

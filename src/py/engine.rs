@@ -108,10 +108,12 @@ impl Engine {
         (options.n_parallel, options.max_queue)
     }
 
-    /// Load a GGUF file in the background.
-    fn load_file(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+    /// Load a GGUF file in the background; `notes` is the folder that keeps what is measured of models.
+    #[pyo3(signature = (path, notes=None))]
+    fn load_file(&self, py: Python<'_>, path: PathBuf, notes: Option<PathBuf>) -> PyResult<()> {
         let options = self.get().options();
-        let loader = isolated::launch(py, options).and_then(|launch| loaders::file(options.clone(), path, launch));
+        let launch = isolated::launch(py, options);
+        let loader = launch.and_then(|launch| loaders::file(options.clone(), path, notes, launch));
         let loader = loader.map_err(|e| errors::raise(py, &e))?;
         py.detach(|| self.get().load(loader));
         Ok(())
@@ -130,6 +132,12 @@ impl Engine {
     fn fail(&self, py: Python<'_>, exception: &Bound<'_, PyAny>) {
         let error = errors::from_exception(exception);
         py.detach(|| self.get().fail(&error));
+    }
+
+    /// What was measured of the model, as JSON; None where nothing was.
+    #[getter]
+    fn calibration(&self) -> Option<String> {
+        self.get().calibration().and_then(|report| serde_json::to_string(report).ok())
     }
 
     /// The word for what it does.

@@ -23,20 +23,25 @@ use std::time::Duration;
 /// None here; in a build without llama.cpp there is no such loader.
 #[cfg(feature = "llama")]
 #[expect(clippy::unnecessary_wraps, reason = "the signature of the build without llama.cpp")]
-pub(super) fn file(options: StartOptions, path: PathBuf, launch: Option<Launch>) -> Result<Box<dyn Loader>, Error> {
+pub(super) fn file(
+    options: StartOptions,
+    path: PathBuf,
+    notes: Option<PathBuf>,
+    launch: Option<Launch>,
+) -> Result<Box<dyn Loader>, Error> {
     #[cfg(unix)]
     if let Some(launch) = launch {
         let recipe = Recipe::File { path: path.clone(), options: Box::new(options.clone()) };
         let kept = options.clone();
         let vocabulary = move |progress: &dyn Fn(f32) -> bool| {
             let model = crate::backend::llama::load_vocabulary(&path, progress)?;
-            Ok(model_of(&kept, path, &model))
+            Ok(super::file::model_of(&kept, path, &model))
         };
         return Ok(isolated(&options, launch, recipe, vocabulary));
     }
     #[cfg(not(unix))]
     let _ = launch;
-    Ok(Box::new(File { options, path }))
+    Ok(Box::new(super::file::File { options, path, notes }))
 }
 
 /// The loader of a file.
@@ -45,79 +50,14 @@ pub(super) fn file(options: StartOptions, path: PathBuf, launch: Option<Launch>)
 /// [`Error::ModelLoad`], as this build has no llama.cpp.
 #[cfg(not(feature = "llama"))]
 #[expect(clippy::needless_pass_by_value, reason = "the signature of the build with llama.cpp")]
-pub(super) fn file(options: StartOptions, path: PathBuf, launch: Option<Launch>) -> Result<Box<dyn Loader>, Error> {
-    let _ = (options, launch);
-    Err(Error::ModelLoad(format!("{} cannot be loaded: this build has no llama.cpp", path.display())))
-}
-
-#[cfg(feature = "llama")]
-struct File {
+pub(super) fn file(
     options: StartOptions,
     path: PathBuf,
-}
-
-#[cfg(feature = "llama")]
-impl Loader for File {
-    fn load(self: Box<Self>, progress: &dyn Fn(f32) -> bool) -> Result<Loaded, Error> {
-        use crate::backend::llama;
-        let Self { options, path } = *self;
-        let model = llama::load(&options, &path, progress)?;
-        let shared = Arc::clone(&model);
-        Ok(Loaded {
-            model: model_of(&options, path, &model),
-            make_backend: Box::new(move || llama::backend(shared, &options)),
-            make_again: None,
-        })
-    }
-}
-
-/// What callers get of a model. Templates that do harm are refused.
-#[cfg(feature = "llama")]
-fn model_of(options: &StartOptions, path: PathBuf, model: &Arc<crate::backend::llama::Model>) -> Model {
-    if let Some(reason) = model.chat_templates().iter().find_map(|source| super::chat::refusal(source)) {
-        model.refuse_template(reason);
-    }
-    let identity = identity(path, model.n_ctx_orig(), context_properties(options));
-    Model { tokenizer: model.clone(), handle: Some(model.clone()), identity }
-}
-
-/// What tells a model's saved states from those of others. Its files are read when that is asked first.
-#[cfg(feature = "llama")]
-fn identity(path: PathBuf, n_ctx_orig: u32, properties: Vec<(&'static str, String)>) -> Identity {
-    let known = std::sync::OnceLock::new();
-    Arc::new(move |limits| {
-        let read = || {
-            let files = crate::backend::llama::shards(&path);
-            let of_model = crate::store::fingerprint::of_model(&files);
-            let of_model = of_model.map_err(|error| Error::Session(error.to_string()))?;
-            // LongRoPE turns K by other factors in a longer context than the model was made for.
-            let is_long = limits.n_ctx_seq > n_ctx_orig;
-            Ok(of_model.with(&properties).with(&[("long", is_long.to_string())]))
-        };
-        known.get_or_init(read).clone()
-    })
-}
-
-/// What a saved state depends on besides the model: llama.cpp refuses one of another kind of context, or would read it
-/// wrongly.
-#[cfg(feature = "llama")]
-fn context_properties(options: &StartOptions) -> Vec<(&'static str, String)> {
-    let unified = options.kv_unified.unwrap_or(true);
-    let streams = if unified { 1 } else { options.n_parallel };
-    let rope = (options.rope_scaling_type, options.rope_freq_base, options.rope_freq_scale, options.yarn_orig_ctx);
-    let yarn = (
-        options.yarn_ext_factor,
-        options.yarn_attn_factor,
-        options.yarn_beta_fast,
-        options.yarn_beta_slow,
-        options.attention_type,
-    );
-    vec![
-        ("cells", format!("{:?}", (options.type_k, options.type_v, options.flash_attn, options.swa_full))),
-        ("streams", streams.to_string()),
-        ("rope", format!("{rope:?} {yarn:?}")),
-        ("llama.cpp", crate::backend::llama::build()),
-    ]
+    notes: Option<PathBuf>,
+    launch: Option<Launch>,
+) -> Result<Box<dyn Loader>, Error> {
+    let _ = (options, notes, launch);
+    Err(Error::ModelLoad(format!("{} cannot be loaded: this build has no llama.cpp", path.display())))
 }
 
 /// How a simulated model loads.
@@ -240,6 +180,7 @@ impl Loader for Simulated {
             model: simulated_model(&config),
             make_backend: Box::new(move || Ok(Box::new(SimBackend::new(config)) as Box<dyn Backend>)),
             make_again: None,
+            calibration: None,
         })
     }
 }

@@ -8,6 +8,8 @@ mod embeddings;
 mod engine;
 mod errors;
 mod events;
+#[cfg(feature = "llama")]
+mod file;
 mod hub;
 mod isolated;
 mod key;

@@ -27,6 +27,7 @@ _COMMANDS = {
         "Serve this machine's devices to engines on others, by llama.cpp's RPC.",
     ),
     "bench": ("llama_batch.cli.bench", "Measure a model, or any OpenAI-compatible server, under load."),
+    "tune": ("llama_batch.cli.tune", "Measure which settings compute fastest with a model here."),
     "models": ("llama_batch.cli.models", "List, fetch, check and remove the models in the cache."),
     "info": ("llama_batch.cli.info", "Tell what a model is and how much memory it takes."),
 }

@@ -46,6 +46,11 @@ class Record:
     alternatives: tuple[str, ...] = ()
 
 
+def notes() -> Path:
+    """The folder that keeps what was measured of models on this machine."""
+    return root() / "calibration"
+
+
 def root() -> Path:
     """The folder of the cache: `LLAMA_BATCH_CACHE`, or the platform's own place for caches."""
     if given := os.environ.get("LLAMA_BATCH_CACHE"):

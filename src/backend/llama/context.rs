@@ -263,13 +263,13 @@ impl Context {
     }
 }
 
-/// Refuse a context that the memory of this machine cannot hold, before the kernel ends the process over it.
-fn fits(
+/// What a context takes.
+fn need(
     model: &Model,
     options: &StartOptions,
     layout: &Layout,
     params: &sys::llama_context_params,
-) -> Result<(), Error> {
+) -> Result<Need, Error> {
     let n_stream = if layout.unified { 1 } else { layout.n_seq_max };
     let shape = Shape {
         n_ctx_seq: layout.n_ctx.div_ceil(n_stream).next_multiple_of(256),
@@ -289,10 +289,28 @@ fn fits(
         ffi::lb_context_need(model.as_ptr(), &raw const shape, &raw mut need, err, err_cap)
     });
     match done {
-        Ok((0, _)) => {}
-        Ok((_, reason)) => return Err(Error::Option(reason)),
-        Err(thrown) => return Err(Error::ModelLoad(format!("the context's size is not known: {thrown}"))),
+        Ok((0, _)) => Ok(need),
+        Ok((_, reason)) => Err(Error::Option(reason)),
+        Err(thrown) => Err(Error::ModelLoad(format!("the context's size is not known: {thrown}"))),
     }
+}
+
+/// What the KV cache of such a context takes. Unit: bytes.
+///
+/// # Errors
+/// [`Error::Option`] where options contradict each other or the model.
+pub(super) fn kv_bytes(model: &Model, options: &StartOptions, layout: &Layout) -> Result<u64, Error> {
+    need(model, options, layout, &context_params(options)?).map(|need| need.kv_bytes)
+}
+
+/// Refuse a context that the memory of this machine cannot hold, before the kernel ends the process over it.
+fn fits(
+    model: &Model,
+    options: &StartOptions,
+    layout: &Layout,
+    params: &sys::llama_context_params,
+) -> Result<(), Error> {
+    let need = need(model, options, layout, params)?;
     let on_host = !model.uses_devices();
     let kv = if on_host || !options.offload_kqv { need.kv_bytes } else { 0 };
     let compute = if on_host { need.compute_bytes } else { 0 };

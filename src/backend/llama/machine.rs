@@ -12,6 +12,13 @@ pub fn n_physical_cores() -> u32 {
     physical.filter(|n| *n > 0).map_or(usable, |n| n.min(usable)) as u32
 }
 
+/// The processor's name, where the system tells it.
+pub fn processor() -> Option<String> {
+    let info = fs::read_to_string("/proc/cpuinfo").ok()?;
+    let name = info.lines().find_map(|line| line.strip_prefix("model name"))?;
+    Some(name.trim_start_matches(['\t', ' ', ':']).trim().to_owned())
+}
+
 /// The logical processors in this process's affinity mask.
 fn allowed_cpus() -> Option<Vec<u32>> {
     let status = fs::read_to_string("/proc/self/status").ok()?;

@@ -4,6 +4,7 @@
 //! it; what can throw is called through the shim (`shim/`).
 
 mod batch;
+mod calibrate;
 mod cells;
 mod chat;
 mod compilers;
@@ -28,6 +29,7 @@ mod state;
 mod template;
 mod tokenizer;
 
+pub use calibrate::{calibrate, settled, shape};
 pub use chat::ChatParser;
 pub use decode::LlamaBackend;
 pub use encoder::{EncoderBackend, backend};
@@ -36,7 +38,7 @@ pub use logs::{
     Drained, Level, Line, drain as drain_logs, send_to as send_logs_to, set_level as set_log_level,
     take_over as take_over_log,
 };
-pub use machine::{available_memory, n_physical_cores};
+pub use machine::{available_memory, n_physical_cores, processor};
 pub use model::Model;
 pub use rpc::{Served, serve, supported as supports_rpc};
 pub use score::score;

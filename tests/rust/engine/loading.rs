@@ -66,6 +66,7 @@ fn texts_that_come_while_loading_become_tokens_in_order_off_the_engine_thread() 
             model: Model { tokenizer: noting, handle: None, identity: identity() },
             make_backend,
             make_again: None,
+            calibration: None,
         })
     })));
     gate.open();
@@ -100,7 +101,7 @@ fn a_prompt_that_cannot_be_made_fails_alone() {
 fn a_load_that_fails_ends_those_who_wait_and_those_who_come_later() {
     let no_backend = || {
         let Loaded { model, .. } = loaded(config(1), None);
-        Ok(Loaded { model, make_backend: Box::new(|| Err(failure())), make_again: None })
+        Ok(Loaded { model, make_backend: Box::new(|| Err(failure())), make_again: None, calibration: None })
     };
     for (engine, queued) in [failing(|| Err(failure())), failing(no_backend)] {
         assert_eq!(engine.wait_ready(None), Err(failure()));

@@ -173,7 +173,12 @@ fn loaded_with(config: SimConfig, gate: Option<Arc<Gate>>, fault: Option<Fault>)
         let abort = sim.abort_flag().unwrap_or_default();
         Ok(Box::new(GatedBackend { sim, gate, abort }))
     });
-    Loaded { model: Model { tokenizer, handle: None, identity: identity() }, make_backend, make_again: None }
+    Loaded {
+        model: Model { tokenizer, handle: None, identity: identity() },
+        make_backend,
+        make_again: None,
+        calibration: None,
+    }
 }
 
 fn engine(options: StartOptions) -> Engine {

@@ -13,7 +13,7 @@ use llama_batch::backend::sim::{Latency, SimConfig, SimTokenizer};
 use llama_batch::backend::{Backend, Tokenizer};
 use llama_batch::core::{FinishReason, Finished, Mode};
 use llama_batch::engine::{
-    Engine, EngineConfig, Loaded, Loader, MakeBackend, Model, NoCallables, Prompt, State, Ticket,
+    Engine, EngineConfig, Loaded, Loader, MakeAgain, MakeBackend, Model, NoCallables, Prompt, State, Ticket,
 };
 use llama_batch::error::Error;
 use llama_batch::options::{RequestOptions, StartOptions};
@@ -132,7 +132,8 @@ impl Loader for Noting {
         let make_backend = start(&first, progress)?;
         let tokenizer: Arc<dyn Tokenizer> = Arc::new(SimTokenizer::new(&SimConfig::default()));
         let model = Model { tokenizer, handle: None, identity: Arc::new(|_| Ok(Fingerprint([7; 32]))) };
-        Ok(Loaded { model, make_backend, make_again: Some(Arc::new(move |progress| start(&again, progress))) })
+        let make_again: Option<MakeAgain> = Some(Arc::new(move |progress| start(&again, progress)));
+        Ok(Loaded { model, make_backend, make_again, calibration: None })
     }
 }
 
