@@ -10,6 +10,17 @@ const NEVER: [(u32, u32); 2] = [(0, 0), (0xd800, 0xdfff)];
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Class(Vec<(u32, u32)>);
 
+/// The first byte of a character in UTF-8.
+fn first_byte(c: u32) -> u8 {
+    let lead = |prefix: u32, shift: u32| (prefix | (c >> shift)) as u8;
+    match c {
+        0..0x80 => lead(0, 0),
+        0x80..0x800 => lead(0xc0, 6),
+        0x800..0x1_0000 => lead(0xe0, 12),
+        _ => lead(0xf0, 18),
+    }
+}
+
 impl Class {
     /// All characters of some ranges.
     pub(crate) fn of(mut ranges: Vec<(u32, u32)>) -> Self {
@@ -82,8 +93,39 @@ impl Class {
         false
     }
 
+    /// Whether a character of each begin with the same byte in UTF-8.
+    pub(crate) fn begins_like(&self, other: &Self) -> bool {
+        // First bytes are in the order of characters, so those of a range are a range.
+        let overlap =
+            |a: &(u32, u32), b: &(u32, u32)| first_byte(a.0) <= first_byte(b.1) && first_byte(b.0) <= first_byte(a.1);
+        self.0.iter().any(|a| other.0.iter().any(|b| overlap(a, b)))
+    }
+
     #[cfg(test)]
     pub(crate) fn has(&self, c: char) -> bool {
         self.0.iter().any(|(from, to)| (*from..=*to).contains(&(c as u32)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Class, first_byte};
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_first_byte_is_the_one_of_utf_8(c in any::<char>()) {
+            let mut bytes = [0; 4];
+            prop_assert_eq!(first_byte(c as u32), c.encode_utf8(&mut bytes).as_bytes()[0]);
+        }
+    }
+
+    #[test]
+    fn characters_of_the_same_first_byte_begin_alike() {
+        let class = |text: &str| Class::of(text.chars().map(|c| (c as u32, c as u32)).collect());
+        assert!(class("»").begins_like(&class("a«")));
+        assert!(!class("»é").begins_like(&class("aжb")));
+        assert!(Class::not(vec![(0xbb, 0xbb)]).begins_like(&class("»")));
+        assert!(!Class::of(vec![(1, 0x7f)]).begins_like(&class("»")));
     }
 }

@@ -1,9 +1,9 @@
 //! Finds terminals whose longest match is not the only one.
 //!
 //! llguidance ends a terminal where no terminal that is possible at its start goes on. The language stays the same only
-//! where that decides nothing: a text that matches one terminal, and a character that may come after that terminal, must
-//! not be the beginning of another one that could start at the same place. Which terminals could is taken for larger
-//! than it is, never for smaller.
+//! where that decides nothing: a text that matches one terminal, and the first byte of a character that may come after that
+//! terminal, must not be the beginning of another one that could start at the same place. The byte, since llguidance reads
+//! bytes and has no way back into a character. Which terminals could is taken for larger than it is, never for smaller.
 
 use super::ast::{Node, Rules};
 use super::automaton::Automaton;
@@ -46,13 +46,13 @@ pub(crate) fn conflicts(skeleton: &Skeleton, rules: &Rules, work: &mut u64) -> O
     Some(to_break)
 }
 
-/// Whether what may come after a terminal begins with a character with which another one goes on.
+/// Whether what may come after a terminal begins with a byte with which another one goes on.
 fn clashes(after: &Set, automata: &[Automaton], long: &Automaton, positions: &Set, work: &mut u64) -> Option<bool> {
     for &next in after {
         for &first in &automata[next].first {
             for &position in positions {
                 *work = work.checked_sub(1)?;
-                if automata[next].classes[first].meets(&long.classes[position]) {
+                if automata[next].classes[first].begins_like(&long.classes[position]) {
                     return Some(true);
                 }
             }
