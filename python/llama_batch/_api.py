@@ -84,6 +84,8 @@ class EngineApi(Submits):
         mirostat_tau: float = 5.0,
         mirostat_eta: float = 0.1,
         seed: int | None = None,
+        calibrate: Literal["auto", "force", "off"] = "off",
+        calibrate_s: float = 10.0,
         n_threads: int = 0,
         n_threads_batch: int | None = None,
         n_ubatch: int = 512,
@@ -152,7 +154,9 @@ class EngineApi(Submits):
             cache_prompt: Keep the tokens of finished requests and reuse them where a new prompt begins the same. Where
                 two tokens are all but equally likely, what is reused can tip the balance, as the batch can. The default
                 for requests that do not say.
-            kv_unified: One KV buffer shared by all requests (True), or an equal part for each (False). None means True.
+            kv_unified: One KV buffer shared by all requests (True), or an equal part for each (False). None means True,
+                unless `calibrate` finds that a buffer for each is faster and that each may have all of `n_ctx` within a
+                quarter of the free memory.
             n_cache_seqs: Cached sequences kept beside the running ones; None chooses by the kind of memory that the
                 model has. Unit: sequences. From 0 to 255.
             prompt_cache_ram_mb: Memory for the KV state of sequences that lost their cells, taken as it is used; 0 is
@@ -218,13 +222,18 @@ class EngineApi(Submits):
             mirostat_tau: Default surprise that Mirostat aims at. Unit: bits. From 0 to 1000.
             mirostat_eta: Default share of its error that Mirostat corrects with each token. From 0 to 1000.
             seed: Default seed of requests; None draws one for each.
+            calibrate: Measure what `flash_attn="auto"` and `kv_unified=None` are to mean, with this model on this
+                machine: "auto" when it is first loaded so, and keeps what it found; "force" at each load; "off" leaves
+                it to llama.cpp. An isolated backend is not measured.
+            calibrate_s: How long measuring may take, about; a setting that was begun is finished. Unit: s. From 0 to
+                3600.
             n_threads: Threads that compute; 0 means one for each physical core. Unit: threads. From 0 to 512.
             n_threads_batch: Threads that compute passes of several tokens; None means as `n_threads`. Unit: threads.
                 From 0 to 512.
             n_ubatch: Tokens that llama.cpp computes at once. Unit: tokens. From 1 to 65536.
             type_k: Type of the K cells of the KV cache.
             type_v: Type of the V cells of the KV cache; quantised types need flash attention.
-            flash_attn: Flash attention: "auto" leaves it to llama.cpp.
+            flash_attn: Flash attention: "auto" leaves it to `calibrate`, or else to llama.cpp.
             offload_kqv: Keep the KV cache on the accelerator.
             op_offload: Offload operations on host tensors to the accelerator.
             rope_scaling_type: RoPE scaling; None takes the model's.
@@ -317,6 +326,8 @@ class EngineApi(Submits):
             "mirostat_tau": mirostat_tau,
             "mirostat_eta": mirostat_eta,
             "seed": seed,
+            "calibrate": calibrate,
+            "calibrate_s": calibrate_s,
             "n_threads": n_threads,
             "n_threads_batch": n_threads_batch,
             "n_ubatch": n_ubatch,

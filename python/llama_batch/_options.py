@@ -73,6 +73,8 @@ class StartOptions(TypedDict, total=False):
     mirostat_tau: float
     mirostat_eta: float
     seed: int | None
+    calibrate: Literal["auto", "force", "off"]
+    calibrate_s: float
     n_threads: int
     n_threads_batch: int | None
     n_ubatch: int
@@ -283,7 +285,11 @@ START_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
             name="kv_unified",
             type="bool | None",
             default=None,
-            doc="One KV buffer shared by all requests (True), or an equal part for each (False). None means True.",
+            doc=(
+                "One KV buffer shared by all requests (True), or an equal part for each (False). None means "
+                "True, unless `calibrate` finds that a buffer for each is faster and that each may have all of "
+                "`n_ctx` within a quarter of the free memory."
+            ),
             optional=True,
         ),
         "n_cache_seqs": OptionSpec(
@@ -610,6 +616,26 @@ START_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
             doc="Default seed of requests; None draws one for each.",
             optional=True,
         ),
+        "calibrate": OptionSpec(
+            name="calibrate",
+            type='Literal["auto", "force", "off"]',
+            default="off",
+            doc=(
+                'Measure what `flash_attn="auto"` and `kv_unified=None` are to mean, with this model on this '
+                'machine: "auto" when it is first loaded so, and keeps what it found; "force" at each load; '
+                '"off" leaves it to llama.cpp. An isolated backend is not measured.'
+            ),
+            choices=("auto", "force", "off"),
+        ),
+        "calibrate_s": OptionSpec(
+            name="calibrate_s",
+            type="float",
+            default=10.0,
+            doc="How long measuring may take, about; a setting that was begun is finished.",
+            minimum=0.0,
+            maximum=3600.0,
+            unit="s",
+        ),
         "n_threads": OptionSpec(
             name="n_threads",
             type="int",
@@ -656,7 +682,7 @@ START_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
             name="flash_attn",
             type='Literal["auto", "on", "off"]',
             default="auto",
-            doc='Flash attention: "auto" leaves it to llama.cpp.',
+            doc='Flash attention: "auto" leaves it to `calibrate`, or else to llama.cpp.',
             choices=("auto", "on", "off"),
         ),
         "offload_kqv": OptionSpec(

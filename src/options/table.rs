@@ -159,7 +159,7 @@ options! {
         /// Measure what `flash_attn="auto"` and `kv_unified=None` are to mean, with this model on this machine: "auto" when it is first loaded so, and keeps what it found; "force" at each load; "off" leaves it to llama.cpp. An isolated backend is not measured.
         calibrate: Calibrate = Calibrate::Off;
         /// How long measuring may take, about; a setting that was begun is finished.
-        calibrate_s: f64 = 5.0, range 0.0..3600.0, unit "s";
+        calibrate_s: f64 = 10.0, range 0.0..3600.0, unit "s";
         /// Threads that compute; 0 means one for each physical core.
         n_threads: u32 = 0, range 0.0..512.0, unit "threads";
         /// Threads that compute passes of several tokens; None means as `n_threads`.

@@ -26,7 +26,7 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_is_measured_is_chosen_from_kept_and_read_at_the_next_load(smollm2: Path, notes: Path) -> None:
     with Engine(smollm2, calibrate="auto", **SIZES) as engine:
         found = engine.calibration
-        assert engine.generate("The capital of France is", max_tokens=3, temp=0).result().text == " Paris."
+        assert engine.generate("The capital of France is", max_tokens=3, temp=0).result().text.startswith(" Paris")
     assert found is not None
     assert not found.is_noted
     assert (found.n_rows, found.n_context) == (2, 256)
@@ -55,7 +55,7 @@ def test_each_setting_answers_and_a_stream_of_its_own_holds_all_of_the_context(s
     with Engine(smollm2, calibrate="force", calibrate_s=60, **SIZES) as engine:
         found = engine.calibration
         assert found is not None
-        assert len(found.measured) == 4
+        assert len(found.measured) == 3
         # Whichever was chosen, one request may have all of n_ctx.
         done = engine.generate("Once upon a time", max_tokens=450, ignore_eos=True).result()
         assert done.finish_reason == "max_tokens"
@@ -92,6 +92,8 @@ def test_tune_explains_the_choice_in_a_table_and_a_picture(smollm2: Path, notes:
     assert "->" in done.stdout
     assert "█" in done.stdout
     assert "Chosen: flash attention " in done.stdout
-    told = json.loads(subprocess.run([*words, "--json"], capture_output=True, text=True, check=True, timeout=120).stdout)
+    told = json.loads(
+        subprocess.run([*words, "--json"], capture_output=True, text=True, check=True, timeout=120).stdout
+    )
     assert told["chosen"] in told["measured"]
     assert notes.is_dir()

@@ -51,7 +51,11 @@ def test_a_server_that_dies_is_an_error_of_who_ran_and_the_next_request_is_answe
         for stream in streams:
             with pytest.raises(RpcLostError, match="one of which may have gone away") as raised:
                 list(stream)
-            assert (raised.value.reason, raised.value.endpoint, raised.value.retryable) == ("lost", worker.endpoint, True)
+            assert (raised.value.reason, raised.value.endpoint, raised.value.retryable) == (
+                "lost",
+                worker.endpoint,
+                True,
+            )
             assert isinstance(raised.value, BackendLostError)
         # Who waited lost nothing: worker and backend are made again by themselves.
         assert waiting.result(120).text == want

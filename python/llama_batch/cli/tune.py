@@ -28,7 +28,7 @@ _BAR = 28
              "or ollama:NAME[:TAG]. [default: SmolLM2 135M]"),
         Flag(["--json", "as_json"], is_flag=True, help="Print it as JSON."),
     ],
-    epilog="What is found is kept, and taken by every engine with calibrate=\"auto\" and the same n_ctx and n_parallel. "
+    epilog='What is found is kept, and taken by every engine with calibrate="auto" and the same n_ctx and n_parallel. '
     "Measure on a machine that does nothing else.",
 )  # fmt: skip
 @click.pass_context

@@ -14,7 +14,7 @@ use super::state::{get, set};
 use crate::core::{MemoryKind, RequestId, Row, SeqId};
 use crate::error::Error;
 use crate::options::{FlashAttention, StartOptions};
-use crate::tune::{Report, Sample, Setting, Shape};
+use crate::tune::{Report, Sample, Setting, Shape, choose};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,34 +24,29 @@ const CONTEXT: std::ops::RangeInclusive<u32> = 128..=4096;
 const MAX_CELLS: u32 = 16_384;
 /// Tokens that are computed, to begin with; and rows of a prompt that are timed.
 const N_READ: u32 = 64;
-const N_PREFILL: u32 = 32;
+const N_PREFILL: u32 = 16;
 /// Passes of which the shortest counts.
-const N_PASSES: u32 = 3;
+const N_PASSES: u32 = 2;
 /// Room behind the context for what is timed.
-const SLACK: u32 = N_PREFILL * 2 + 16;
+const SLACK: u32 = N_PREFILL + 16;
 /// Streams of their own that may each hold all of `n_ctx` take this part of the free memory at most.
 const SPLIT_SHARE: u64 = 4;
 
-/// What is open for measuring: the settings that the options leave to us, what llama.cpp takes by itself first.
-fn candidates(model: &Model, options: &StartOptions) -> Vec<Setting> {
-    let flash: &[bool] = match options.flash_attn {
+/// What the options leave open of flash attention, and of one buffer for all; what llama.cpp takes by itself first.
+fn open(model: &Model, options: &StartOptions) -> (&'static [bool], &'static [bool]) {
+    let flash_attn: &[bool] = match options.flash_attn {
         FlashAttention::Auto => &[true, false],
         FlashAttention::On => &[true],
         FlashAttention::Off => &[false],
     };
     // Where sequences cannot be cut, or only within a window, a buffer in common is what the engine can do most with.
-    let may_split = model.memory() == MemoryKind::Full && options.n_parallel > 1 && can_split(model, options);
-    let unified: &[bool] = match options.kv_unified {
-        None if may_split => &[true, false],
-        None => &[true],
-        Some(true) => &[true],
+    let may_split = model.memory() == MemoryKind::Full && options.n_parallel > 1;
+    let kv_unified: &[bool] = match options.kv_unified {
+        None if may_split && can_split(model, options) => &[true, false],
+        None | Some(true) => &[true],
         Some(false) => &[false],
     };
-    let each = |kv_unified: &bool| {
-        let kv_unified = *kv_unified;
-        flash.iter().map(move |flash_attn| Setting { flash_attn: *flash_attn, kv_unified })
-    };
-    unified.iter().flat_map(each).collect()
+    (flash_attn, kv_unified)
 }
 
 /// Whether each request may have all of `n_ctx` in a stream of its own, within a part of the free memory.
@@ -97,22 +92,28 @@ pub fn calibrate(
     budget: Duration,
     is_wanted: &dyn Fn() -> bool,
 ) -> Option<Report> {
-    let candidates = candidates(model, options);
-    if candidates.len() < 2 || model.uses_devices() || model.has_encoder() {
+    let (flash_attn, kv_unified) = open(model, options);
+    if flash_attn.len() * kv_unified.len() < 2 || model.uses_devices() || model.has_encoder() {
         return None;
     }
     let shape = shape(model, options);
-    let began = now();
+    let (began, mut longest) = (now(), Duration::ZERO);
     let mut samples: Vec<Sample> = Vec::new();
-    let mut longest = Duration::ZERO;
-    for setting in candidates {
+    let mut try_out = |setting: Setting, samples: &mut Vec<Sample>| {
         let started = now();
         // What has begun is finished: so nothing begins that cannot be, by what the others took.
-        if !is_wanted() || started.saturating_sub(began) + longest > budget {
-            break;
+        if is_wanted() && started.saturating_sub(began) + longest <= budget {
+            samples.extend(measure(model, options, setting, shape).ok());
+            longest = longest.max(now().saturating_sub(started));
         }
-        samples.extend(measure(model, options, setting, shape).ok());
-        longest = longest.max(now().saturating_sub(started));
+    };
+    for flash_attn in flash_attn {
+        try_out(Setting { flash_attn: *flash_attn, kv_unified: kv_unified[0] }, &mut samples);
+    }
+    // One after the other: which of them is better with flash attention is better without, too.
+    if let (Some(best), [_, kv_unified]) = (choose(shape, &samples), kv_unified) {
+        let setting = Setting { kv_unified: *kv_unified, ..samples[best].setting };
+        try_out(setting, &mut samples);
     }
     // One alone is no choice: it takes two to compare.
     (samples.len() > 1).then(|| Report::new(shape, samples, now().saturating_sub(began)))
@@ -238,8 +239,7 @@ impl Timed<'_> {
 
     /// What a row of a prompt takes.
     fn prefill(&mut self) -> Result<Duration, String> {
-        let first = self.read(N_PREFILL)?;
-        Ok(first.min(self.read(N_PREFILL)?) / N_PREFILL)
+        Ok(self.read(N_PREFILL)? / N_PREFILL)
     }
 }
 
