@@ -32,10 +32,11 @@ LAYERS = {
     "sampling": {"error", "options", "core", "grammar"},
     "rpc": {"error", "options"},
     "store": set(),
-    "backend": {"error", "options", "core", "grammar", "sampling", "rpc"},
+    "tune": set(),
+    "backend": {"error", "options", "core", "grammar", "sampling", "rpc", "tune"},
     "sim": {"error", "options", "core", "sampling", "backend"},
-    "engine": {"error", "options", "core", "sampling", "backend", "store"},
-    "py": {"error", "options", "core", "sampling", "backend", "sim", "engine", "store", "rpc"},
+    "engine": {"error", "options", "core", "sampling", "backend", "store", "tune"},
+    "py": {"error", "options", "core", "sampling", "backend", "sim", "engine", "store", "rpc", "tune"},
 }
 # What makes a decision depend on anything but the inputs of the core.
 IMPURE = re.compile(
