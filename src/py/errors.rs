@@ -55,10 +55,12 @@ pub(super) fn to_exception<'py>(
         Error::Rpc { reason, endpoint, text: _ } => {
             fields.set_item("reason", reason.word())?;
             fields.set_item("endpoint", endpoint)?;
-            match reason {
-                RpcReason::Lost => "RpcLostError",
-                _ if error.retryable() => "RpcUnavailableError",
-                _ => "RpcError",
+            if error.is_loss() {
+                "RpcLostError"
+            } else if error.retryable() {
+                "RpcUnavailableError"
+            } else {
+                "RpcError"
             }
         }
         Error::BackendLost(_) => "BackendLostError",

@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::options::Endpoint;
 use crate::rpc;
 use pyo3::prelude::*;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 #[cfg(feature = "llama")]
@@ -69,7 +69,7 @@ pub(super) fn rpc_serve(
 ) -> PyResult<()> {
     let serve = || {
         let endpoint = endpoint(text)?;
-        serve(&endpoint, cache, n_threads, &devices, |served| {
+        serve(&endpoint, cache.as_deref(), n_threads, &devices, |served| {
             Python::attach(|py| match tell.call1(py, (served,)) {
                 Ok(_) => {}
                 Err(error) => error.write_unraisable(py, None),
@@ -82,7 +82,7 @@ pub(super) fn rpc_serve(
 #[cfg(feature = "llama")]
 fn serve(
     endpoint: &Endpoint,
-    cache: Option<PathBuf>,
+    cache: Option<&Path>,
     n_threads: u32,
     devices: &[String],
     tell: impl FnOnce(Vec<Device>),
@@ -91,13 +91,13 @@ fn serve(
         let device = |d: &llama::Served| (d.name.clone(), d.description.clone(), d.memory.free, d.memory.total);
         tell(served.iter().map(device).collect());
     };
-    llama::serve(endpoint, cache.as_deref(), n_threads, devices, tell).map(|never| match never {})
+    llama::serve(endpoint, cache, n_threads, devices, tell).map(|never| match never {})
 }
 
 #[cfg(not(feature = "llama"))]
 fn serve(
     endpoint: &Endpoint,
-    _cache: Option<PathBuf>,
+    _cache: Option<&Path>,
     _n_threads: u32,
     _devices: &[String],
     _tell: impl FnOnce(Vec<Device>),
