@@ -37,7 +37,9 @@ fn by_llama_cpp(text: &[Token], pooling: sys::llama_pooling_type) -> Vec<f32> {
     // SAFETY: the model and the context are used by this thread alone and freed at the end; the batch points to `text`,
     // whose tokens are of the vocabulary; the vector has the model's width and is copied before the context goes.
     unsafe {
-        let model = sys::llama_model_load_from_file(path.as_ptr(), sys::llama_model_default_params());
+        // Without weights laid out for AMX, which some compilers get wrong.
+        let params = sys::llama_model_params { use_extra_bufts: false, ..sys::llama_model_default_params() };
+        let model = sys::llama_model_load_from_file(path.as_ptr(), params);
         let mut params = sys::llama_context_default_params();
         params.n_ctx = 1024;
         params.n_batch = 1024;
