@@ -154,9 +154,7 @@ class EngineApi(Submits):
             cache_prompt: Keep the tokens of finished requests and reuse them where a new prompt begins the same. Where
                 two tokens are all but equally likely, what is reused can tip the balance, as the batch can. The default
                 for requests that do not say.
-            kv_unified: One KV buffer shared by all requests (True), or an equal part for each (False). None means True,
-                unless `calibrate` finds that a buffer for each is faster and that each may have all of `n_ctx` within a
-                quarter of the free memory.
+            kv_unified: One KV buffer shared by all requests (True), or an equal part for each (False). None means True.
             n_cache_seqs: Cached sequences kept beside the running ones; None chooses by the kind of memory that the
                 model has. Unit: sequences. From 0 to 255.
             prompt_cache_ram_mb: Memory for the KV state of sequences that lost their cells, taken as it is used; 0 is
@@ -176,10 +174,10 @@ class EngineApi(Submits):
                 take 1.5 times as long as one that only generates, prompts always get some tokens, and what a callable
                 as `batch_strategy` shares out is done as it says. 0 removes the bound. Unit: ms. From 0 to 3600000.
             isolate: Run llama.cpp in a process of its own, so that its end is an error of the requests that were
-                running and not the end of this interpreter: "on" (or True), "off" (or False), or "auto", which leaves
-                it off where all devices are this machine's. Samplers that are Python callables need "off".
+                running and not the end of this interpreter: "on", "off", or "auto", which leaves it off where all
+                devices are this machine's. Samplers that are Python callables need "off".
             on_backend_loss: What requests that wait do while a backend that was lost is made again: "wait", or "fail"
-                with `BackendLostError`.
+                as those do that ran.
             max_backend_restarts: Times that a lost backend is made again until the engine fails for good; a backend
                 that lived for ten minutes starts the count anew. Unit: restarts. From 0 to 1000000.
             backend_timeout: Time for one forward pass, or one step of moving state, of an isolated backend, and between
@@ -222,9 +220,10 @@ class EngineApi(Submits):
             mirostat_tau: Default surprise that Mirostat aims at. Unit: bits. From 0 to 1000.
             mirostat_eta: Default share of its error that Mirostat corrects with each token. From 0 to 1000.
             seed: Default seed of requests; None draws one for each.
-            calibrate: Measure what `flash_attn="auto"` and `kv_unified=None` are to mean, with this model on this
-                machine: "auto" when it is first loaded so, and keeps what it found; "force" at each load; "off" leaves
-                it to llama.cpp. An isolated backend is not measured.
+            calibrate: Measure with this model on this machine what is faster where the options leave it open, flash
+                attention on or off, and one KV buffer or one for each request, if each can hold all of `n_ctx` within a
+                quarter of the free memory: "auto" when it is first loaded so, and what was found is kept; "force" at
+                each load; "off" leaves it to llama.cpp. An isolated backend is not measured.
             calibrate_s: How long measuring may take, about; a setting that was begun is finished. Unit: s. From 0 to
                 3600.
             n_threads: Threads that compute; 0 means one for each physical core. Unit: threads. From 0 to 512.

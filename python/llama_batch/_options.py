@@ -285,11 +285,7 @@ START_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
             name="kv_unified",
             type="bool | None",
             default=None,
-            doc=(
-                "One KV buffer shared by all requests (True), or an equal part for each (False). None means "
-                "True, unless `calibrate` finds that a buffer for each is faster and that each may have all of "
-                "`n_ctx` within a quarter of the free memory."
-            ),
+            doc="One KV buffer shared by all requests (True), or an equal part for each (False). None means True.",
             optional=True,
         ),
         "n_cache_seqs": OptionSpec(
@@ -361,9 +357,8 @@ START_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
             default="auto",
             doc=(
                 "Run llama.cpp in a process of its own, so that its end is an error of the requests that were "
-                'running and not the end of this interpreter: "on" (or True), "off" (or False), or "auto", which'
-                " leaves it off where all devices are this machine's. Samplers that are Python callables need "
-                '"off".'
+                'running and not the end of this interpreter: "on", "off", or "auto", which leaves it off where '
+                'all devices are this machine\'s. Samplers that are Python callables need "off".'
             ),
             choices=("auto", "on", "off"),
         ),
@@ -372,8 +367,8 @@ START_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
             type='Literal["wait", "fail"]',
             default="wait",
             doc=(
-                'What requests that wait do while a backend that was lost is made again: "wait", or "fail" with '
-                "`BackendLostError`."
+                'What requests that wait do while a backend that was lost is made again: "wait", or "fail" as '
+                "those do that ran."
             ),
             choices=("wait", "fail"),
         ),
@@ -621,9 +616,10 @@ START_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
             type='Literal["auto", "force", "off"]',
             default="off",
             doc=(
-                'Measure what `flash_attn="auto"` and `kv_unified=None` are to mean, with this model on this '
-                'machine: "auto" when it is first loaded so, and keeps what it found; "force" at each load; '
-                '"off" leaves it to llama.cpp. An isolated backend is not measured.'
+                "Measure with this model on this machine what is faster where the options leave it open, flash "
+                "attention on or off, and one KV buffer or one for each request, if each can hold all of `n_ctx`"
+                ' within a quarter of the free memory: "auto" when it is first loaded so, and what was found is '
+                'kept; "force" at each load; "off" leaves it to llama.cpp. An isolated backend is not measured.'
             ),
             choices=("auto", "force", "off"),
         ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +55,8 @@ class Calibration:
     @classmethod
     def of_json(cls, text: str) -> Calibration:
         """What the core tells, read."""
+        import json  # which an import of the package alone does without
+
         told = json.loads(text)
         shape = told["shape"]
         measured = tuple(_measured(sample, shape["n_rows"]) for sample in told["samples"])

@@ -88,7 +88,7 @@ options! {
         queue_full: QueueFullPolicy = QueueFullPolicy::Raise;
         /// Keep the tokens of finished requests and reuse them where a new prompt begins the same. Where two tokens are all but equally likely, what is reused can tip the balance, as the batch can. The default for requests that do not say.
         cache_prompt: bool = true;
-        /// One KV buffer shared by all requests (True), or an equal part for each (False). None means True, unless `calibrate` finds that a buffer for each is faster and that each may have all of `n_ctx` within a quarter of the free memory.
+        /// One KV buffer shared by all requests (True), or an equal part for each (False). None means True.
         kv_unified: Option<bool> = None;
         /// Cached sequences kept beside the running ones; None chooses by the kind of memory that the model has.
         n_cache_seqs: Option<u32> = None, range 0.0..255.0, unit "sequences";
@@ -100,9 +100,9 @@ options! {
         prompt_cache_dir_mb: u32 = 4096, range 1.0..16_777_216.0, unit "MiB";
         /// Longest gap between two tokens of a stream that prompts of others may cause: while anybody generates, a forward pass reads so much of prompts as keeps its forecast length within it. It may always take 1.5 times as long as one that only generates, prompts always get some tokens, and what a callable as `batch_strategy` shares out is done as it says. 0 removes the bound.
         max_itl_ms: u32 = 200, range 0.0..3_600_000.0, unit "ms";
-        /// Run llama.cpp in a process of its own, so that its end is an error of the requests that were running and not the end of this interpreter: "on" (or True), "off" (or False), or "auto", which leaves it off where all devices are this machine's. Samplers that are Python callables need "off".
+        /// Run llama.cpp in a process of its own, so that its end is an error of the requests that were running and not the end of this interpreter: "on", "off", or "auto", which leaves it off where all devices are this machine's. Samplers that are Python callables need "off".
         isolate: Isolate = Isolate::Auto;
-        /// What requests that wait do while a backend that was lost is made again: "wait", or "fail" with `BackendLostError`.
+        /// What requests that wait do while a backend that was lost is made again: "wait", or "fail" as those do that ran.
         on_backend_loss: OnBackendLoss = OnBackendLoss::Wait;
         /// Times that a lost backend is made again until the engine fails for good; a backend that lived for ten minutes starts the count anew.
         max_backend_restarts: u32 = 10, range 0.0..1_000_000.0, unit "restarts";
@@ -156,7 +156,7 @@ options! {
         /// Default seed of requests; None draws one for each.
         seed: Option<u64> = None;
 
-        /// Measure what `flash_attn="auto"` and `kv_unified=None` are to mean, with this model on this machine: "auto" when it is first loaded so, and keeps what it found; "force" at each load; "off" leaves it to llama.cpp. An isolated backend is not measured.
+        /// Measure with this model on this machine what is faster where the options leave it open, flash attention on or off, and one KV buffer or one for each request, if each can hold all of `n_ctx` within a quarter of the free memory: "auto" when it is first loaded so, and what was found is kept; "force" at each load; "off" leaves it to llama.cpp. An isolated backend is not measured.
         calibrate: Calibrate = Calibrate::Off;
         /// How long measuring may take, about; a setting that was begun is finished.
         calibrate_s: f64 = 10.0, range 0.0..3600.0, unit "s";
