@@ -171,8 +171,8 @@ class EngineApi(Submits):
                 to 16777216.
             max_itl_ms: Longest gap between two tokens of a stream that prompts of others may cause: while anybody
                 generates, a forward pass reads so much of prompts as keeps its forecast length within it. It may always
-                take 1.5 times as long as one that only generates, prompts always get some tokens, and what a callable
-                as `batch_strategy` shares out is done as it says. 0 removes the bound. Unit: ms. From 0 to 3600000.
+                take 1.5 times as long as one that only generates, prompts always get some tokens, and a strategy of
+                one's own is done as it says. 0 removes the bound. Unit: ms. From 0 to 3600000.
             isolate: Run llama.cpp in a process of its own, so that its end is an error of the requests that were
                 running and not the end of this interpreter: "on", "off", or "auto", which leaves it off where all
                 devices are this machine's. Samplers that are Python callables need "off".

@@ -345,7 +345,7 @@ START_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
                 "Longest gap between two tokens of a stream that prompts of others may cause: while anybody "
                 "generates, a forward pass reads so much of prompts as keeps its forecast length within it. It "
                 "may always take 1.5 times as long as one that only generates, prompts always get some tokens, "
-                "and what a callable as `batch_strategy` shares out is done as it says. 0 removes the bound."
+                "and a strategy of one's own is done as it says. 0 removes the bound."
             ),
             minimum=0.0,
             maximum=3600000.0,

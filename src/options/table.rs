@@ -98,7 +98,7 @@ options! {
         prompt_cache_dir: Option<PathName> = None;
         /// What the files in `prompt_cache_dir` may take for each engine that is open; the least recently used go first, and those that other models left where all together take more. A token takes as much as in the KV cache: a small model's 20 KiB, one of 8 billion parameters' 128 KiB.
         prompt_cache_dir_mb: u32 = 4096, range 1.0..16_777_216.0, unit "MiB";
-        /// Longest gap between two tokens of a stream that prompts of others may cause: while anybody generates, a forward pass reads so much of prompts as keeps its forecast length within it. It may always take 1.5 times as long as one that only generates, prompts always get some tokens, and what a callable as `batch_strategy` shares out is done as it says. 0 removes the bound.
+        /// Longest gap between two tokens of a stream that prompts of others may cause: while anybody generates, a forward pass reads so much of prompts as keeps its forecast length within it. It may always take 1.5 times as long as one that only generates, prompts always get some tokens, and a strategy of one's own is done as it says. 0 removes the bound.
         max_itl_ms: u32 = 200, range 0.0..3_600_000.0, unit "ms";
         /// Run llama.cpp in a process of its own, so that its end is an error of the requests that were running and not the end of this interpreter: "on", "off", or "auto", which leaves it off where all devices are this machine's. Samplers that are Python callables need "off".
         isolate: Isolate = Isolate::Auto;
