@@ -176,7 +176,9 @@ fn blocks_come_back_from_ram_where_they_were_and_behind_a_shared_beginning() {
     assert_eq!(limits.block, 64);
     let prompt = long(&model, 200);
     bench.open(1, &prompt);
-    let first = bench.prefill(1, 0, &prompt, 0);
+    // In the passes that what comes back goes on with: other shapes alone may tip a close choice.
+    bench.prefill(1, 0, &prompt[..192], 0);
+    let first = bench.prefill(1, 0, &prompt, 192);
     let text = bench.generate(1, 0, first, 200, 8);
     let save = |seq, at: u64| Op::Save { seq: SeqId(seq), from: at as u32 * 64, len: 64, blob: BlobId(at) };
     let saved = bench.backend.prepare(&[save(0, 0), save(0, 1), save(0, 2)]);
