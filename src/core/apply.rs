@@ -123,7 +123,7 @@ impl Scheduler {
 
     fn pass_done(&mut self, now: Time, rows: &[Row], outcome: DecodeOutcome) {
         let (took, forecast) = (outcome.eval + outcome.sample, self.forecast.take());
-        self.costs.learn(&self.load_of_rows(rows), took);
+        self.costs.learn(&self.load, took);
         self.passed_at = now;
         let n_decode = self.advance(now, rows);
         self.note_positions(&outcome.positions);

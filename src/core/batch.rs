@@ -41,7 +41,8 @@ impl Scheduler {
             }
             let rows = self.rows(&self.fit_outputs(grants));
             if !rows.is_empty() {
-                self.forecast = self.costs.forecast(&self.load_of_rows(&rows));
+                self.load = self.load_of_rows(&rows);
+                self.forecast = self.costs.forecast(&self.load);
                 return Some(Work::Decode(rows));
             }
         }

@@ -2,7 +2,7 @@
 //! a pass, `apply.rs` takes its outcome, `finish.rs` ends a request.
 
 use super::blocks::Blocks;
-use super::cost::Costs;
+use super::cost::{Costs, Load};
 use super::deadlines::TimeoutOrder;
 use super::disk::Disk;
 use super::embed_line::Embeds;
@@ -115,7 +115,8 @@ pub struct Scheduler {
     /// Rows that fitted after the backend said that more do not.
     pub(super) row_cap: Option<u32>,
     pub(super) costs: Costs,
-    /// How long the pass under way was forecast to take.
+    /// What the pass under way computes, and how long it was forecast to take.
+    pub(super) load: Load,
     pub(super) forecast: Option<Duration>,
     /// When the last pass was over.
     pub(super) passed_at: Time,
@@ -172,6 +173,7 @@ impl Scheduler {
             last_served: None,
             row_cap: None,
             costs: Costs::default(),
+            load: Load::default(),
             forecast: None,
             passed_at: Time::default(),
             pressure: Pressure::default(),
