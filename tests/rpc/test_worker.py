@@ -241,7 +241,8 @@ def test_workers_leave_no_descriptor_and_no_thread() -> None:
             pid = worker.info().pid
     assert pid is not None
     assert not is_alive(pid)
-    assert (n_descriptors(), threading.active_count()) == (before, n_threads)
+    assert n_descriptors() <= before
+    assert threading.active_count() <= n_threads
 
 
 @LINUX
