@@ -126,6 +126,15 @@ def isolation(said: Said) -> list[Measured]:
     return [Measured(f"{said.kept['streams']} streams", figures.spread(ratios), "≥ 0.97", missed)]
 
 
+def threads(said: Said) -> list[Measured]:
+    """The figures of `benches/threads.py`."""
+    found = []
+    for run in said.kept["runs"]:
+        missed = figures.interval(run["ratios"])[1] < 0.95
+        found.append(Measured(f"{run['busy']} busy processes", figures.spread(run["ratios"]), "≥ 0.95", missed))
+    return found
+
+
 def idle_cpu(said: Said) -> list[Measured]:
     """The figure of `benches/idle_cpu.py`."""
     kept = said.kept
@@ -187,13 +196,15 @@ STEPS = (
          ("python", "benches/over_http.py", "--repeats", "{repeats}", "--model", "{model}"), over_http),
     Step("isolation", "tokens/s with llama.cpp in a process of its own ÷ in this one, 16 streams",
          ("python", "benches/isolation.py", "--repeats", "{repeats}", "--model", "{model}"), isolation),
+    Step("threads", "tokens/s by default ÷ with the best fixed number of threads, beside busy processes",
+         ("python", "benches/threads.py", "--repeats", "{repeats}", "--model", "{model}"), threads),
     Step("idle_cpu", "idle engine: 0 % CPU", ("python", "benches/idle_cpu.py", "--model", "{model}"), idle_cpu),
     Step("structured", "sampling share of a tick, 16 rows (its budget is for a vocabulary of 262k)",
          ("python", "benches/structured.py", "--requests", "40", "--model", "{model}"), structured, is_json=False),
     Step("host", "host overhead per tick, 64 rows, simulated 2 ms pass", ("python", "benches/host.py"), host),
     Step("delivery", "one token from the engine to an asyncio reader, 64 streams",
          ("python", "benches/delivery.py", "--repeats", "{repeats}"), delivery, is_json=False),
-    Step("calibration", "÷ the best S_TG over all settings ≥ 0.95, also with one core taken",
+    Step("calibration", "÷ the best S_TG over all settings ≥ 0.95",
          ("python", "benches/calibration.py"), None),
     Step("scheduler", "plan + apply, 64 running, 10,000 queued, 256 cached sequences of 32k tokens ≤ 100 µs",
          ("cargo", "bench", "--no-default-features", "--bench", "scheduler"), None),

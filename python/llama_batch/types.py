@@ -261,6 +261,9 @@ class Stats:
         decode_row_cost_ns: what the row of a running request adds. Unit: nanoseconds.
         prefill_row_cost_ns: what a row of a prompt adds. Unit: nanoseconds.
         context_cost_ns: what 1,000 tokens of context add to each row that attends to them. Unit: nanoseconds.
+        n_threads: threads that compute passes of few rows, where that is left to the engine (the option `n_threads` is
+            0): fewer while other work wants the cores. 0 where the option gives it.
+        n_threads_batch: the same of passes of 32 rows and more, which prompts make.
         in_flight: requests that run or wait.
         n_events_dropped: events that were lost because a subscriber was too slow.
         load_progress: how much of the model is loaded, from 0 to 1.
@@ -302,6 +305,8 @@ class Stats:
     decode_row_cost_ns: int = 0
     prefill_row_cost_ns: int = 0
     context_cost_ns: int = 0
+    n_threads: int = 0
+    n_threads_batch: int = 0
     in_flight: int = 0
     n_events_dropped: int = 0
     load_progress: float = 0.0

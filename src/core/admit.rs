@@ -3,13 +3,13 @@
 use super::donors::{Prefix, n_to_compute};
 use super::event::{Event, PressureReason};
 use super::ids::{RequestId, SeqId, SlotId, Token};
+use super::op::Op;
 use super::prefix::common_prefix;
 use super::request::Request;
 use super::running::{Live, Place};
 use super::scheduler::Scheduler;
 use super::sequences::Holder;
 use super::time::Time;
-use super::work::Op;
 use crate::error::{Error, QueueBound};
 
 /// Cells kept for the next tokens of each running request, so that who comes in is not parked again at once.

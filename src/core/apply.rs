@@ -3,12 +3,13 @@
 use super::event::{Event, FinishReason, PrefixSource, PressureReason, StopCause};
 use super::ids::{RequestId, SeqId};
 use super::line::GENERATED;
+use super::op::{Op, OpResult};
 use super::running::Place;
 use super::scheduler::{Pressure, Scheduler};
 use super::sequences::Holder;
 use super::time::Time;
 use super::turns::MOST_LEFT_OUT;
-use super::work::{DecodeOutcome, Drawn, Op, OpResult, PassStatus, Row, RowOutcome, SeqPositions};
+use super::work::{DecodeOutcome, Drawn, PassStatus, Row, RowOutcome, SeqPositions};
 use crate::error::Error;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,7 +23,7 @@ impl Scheduler {
         for (op, result) in ops.into_iter().zip(results) {
             match op {
                 Op::Open { request, .. } => self.apply_open(now, request, result),
-                Op::Close(_) | Op::Forget(_) | Op::Discard(_) | Op::Touch(_) => {}
+                Op::Close(_) | Op::Forget(_) | Op::Discard(_) | Op::Touch(_) | Op::Threads(_) => {}
                 Op::Compact { .. } => self.residency.compacted(result == OpResult::Done),
                 Op::Copy { from, to, len } => {
                     if result == OpResult::Done && self.sequences.cells.len(from) >= len {
@@ -124,6 +125,7 @@ impl Scheduler {
     fn pass_done(&mut self, now: Time, rows: &[Row], outcome: DecodeOutcome) {
         let (took, forecast) = (outcome.eval + outcome.sample, self.forecast.take());
         self.costs.learn(&self.load, took);
+        self.threads.note(now, &self.load, took, outcome.idle, &mut self.costs);
         self.passed_at = now;
         let n_decode = self.advance(now, rows);
         self.note_positions(&outcome.positions);

@@ -2,12 +2,13 @@
 
 use super::event::{Event, FinishReason, PressureReason};
 use super::ids::{RequestId, SeqId};
+use super::op::Op;
 use super::ram::Most;
 use super::running::{Live, Place};
 use super::scheduler::Scheduler;
 use super::strategy;
 use super::time::Time;
-use super::work::{Grant, Op, Row, StrategyRow, StrategyView, Work};
+use super::work::{Grant, Row, StrategyRow, StrategyView, Work};
 use crate::options::{BatchStrategy, StrategyOption};
 use std::collections::BTreeMap;
 
@@ -42,6 +43,9 @@ impl Scheduler {
             let rows = self.rows(&self.fit_outputs(grants));
             if !rows.is_empty() {
                 self.load = self.load_of_rows(&rows);
+                if self.man_for(&self.load.clone()) {
+                    return None;
+                }
                 self.forecast = self.costs.forecast(&self.load);
                 return Some(Work::Decode(rows));
             }

@@ -117,7 +117,7 @@ impl Costs {
             if self.n_surprises.abs() < N_SURPRISES {
                 return;
             }
-            self.add_speed_variance(1.0);
+            self.doubt_speed();
         }
         self.n_surprises = 0;
         self.correct(&x, error, self.noise * took * took);
@@ -151,6 +151,11 @@ impl Costs {
                 }
             }
         }
+    }
+
+    /// Passes are computed in another way from now on: all costs may have become others.
+    pub(super) fn doubt_speed(&mut self) {
+        self.add_speed_variance(1.0);
     }
 
     fn add_speed_variance(&mut self, variance: f64) {

@@ -7,10 +7,10 @@
 use super::blocks::{Blocks, Place, Room};
 use super::event::{Tier, TierOp};
 use super::ids::{BlobId, RequestId, Token};
+use super::op::{Op, OpResult};
 use super::ram::LATE_BUSY_BYTES;
 use super::scheduler::Scheduler;
 use super::time::Time;
-use super::work::{Op, OpResult};
 use crate::options::Key;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, VecDeque};

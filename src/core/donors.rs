@@ -6,12 +6,12 @@
 use super::event::{PrefixReason, PrefixSource};
 use super::ids::{RequestId, SeqId, Token};
 use super::memory::MemoryKind;
+use super::op::Op;
 use super::prefix::common_prefix;
 use super::running::{Live, Place};
 use super::scheduler::Scheduler;
 use super::sequences::Holder;
 use super::time::Time;
-use super::work::Op;
 
 /// Tokens that are worth waiting for; fewer are computed again.
 const MIN_AWAITED: u32 = 16;

@@ -48,6 +48,9 @@ impl Scheduler {
     /// A pass over texts, if any wait.
     pub(super) fn plan_embed(&mut self, now: Time) -> Option<Work> {
         let limits = self.limits.embed.filter(|_| !self.embeds.is_empty())?;
+        if self.man_fully() {
+            return None;
+        }
         let beside_streams = self.running_ids().any(|id| self.live[&id].is_decoding());
         let most = if beside_streams { BESIDE_STREAMS.min(self.options.chunk_size) } else { u32::MAX };
         let parts = self.embeds.gather(now, &limits, limits.n_batch.min(most));

@@ -2,11 +2,11 @@
 
 use super::event::{Event, FinishReason, Finished, PressureReason, Timings, Usage};
 use super::ids::{RequestId, SeqId, Token};
+use super::op::Op;
 use super::running::{End, Live, Place};
 use super::scheduler::Scheduler;
 use super::sequences::Cached;
 use super::time::Time;
-use super::work::Op;
 use crate::error::Error;
 use std::sync::Arc;
 

@@ -7,12 +7,14 @@
 use super::blocks::Blocks;
 use super::event::Event;
 use super::ids::RequestId;
+use super::op::Op;
 use super::residency::Residency;
 use super::running::Place;
-use super::scheduler::{Pressure, Scheduler, SchedulerOptions};
+use super::scheduler::{Pressure, Scheduler};
+use super::scheduler_options::SchedulerOptions;
 use super::sequences::Sequences;
 use super::time::Time;
-use super::work::{Limits, Op, Work};
+use super::work::{Limits, Work};
 use crate::error::Error;
 use crate::options::OnBackendLoss;
 use serde::{Deserialize, Serialize};
@@ -150,6 +152,7 @@ impl Scheduler {
                 | Op::Import { .. }
                 | Op::Load { .. }
                 | Op::Touch(_)
+                | Op::Threads(_)
                 | Op::Compact { .. } => {}
             }
         }
@@ -218,6 +221,7 @@ impl Scheduler {
         }
         self.sequences = Sequences::new(limits.clone(), self.options.n_cache_seqs);
         self.ram = Self::empty_ram(&self.options, &limits);
+        self.threads.begin_anew(limits.n_threads);
         self.limits = limits;
         self.is_lost = false;
         let requests = self.live.iter().map(|(id, live)| (*id, self.admissible(&live.request).err()));

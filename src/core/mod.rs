@@ -34,6 +34,7 @@ mod logprobs;
 mod loss;
 mod memory;
 mod mix;
+mod op;
 mod output;
 mod pace;
 mod params;
@@ -43,11 +44,13 @@ mod request;
 mod residency;
 mod running;
 mod scheduler;
+mod scheduler_options;
 mod sequences;
 mod stats;
 mod stops;
 mod strategy;
 mod text;
+mod threads;
 mod tiers;
 mod time;
 mod transfer;
@@ -65,15 +68,17 @@ pub use logprobs::{Logprob, Scored, Telling, TokenLogprobs};
 pub use loss::BackendEvent;
 pub use memory::{CellCost, MemoryKind, StateSize};
 pub use mix::{GOLDEN, mix};
+pub use op::{Op, OpResult};
 pub use params::{Begin, Compiled, Constraint, SamplerKind, SamplingParams, Shape, TokenRules, Words};
 pub use prefix::{Matches, PrefixIndex};
 pub use request::{Mode, Request, StopRules, sibling_seed};
-pub use scheduler::{Scheduler, SchedulerOptions};
+pub use scheduler::Scheduler;
+pub use scheduler_options::SchedulerOptions;
 pub use stats::Stats;
 pub use time::{Time, ms};
 pub use transfer::{SessionState, StatePart, TransferId};
 pub use vectors::{Embed, EmbedLimits, EmbedOutcome, EmbedPart, EmbedStatus, Embedded, Pool, normalize};
 pub use work::{
-    DecodeOutcome, Drawn, Grant, Limits, Op, OpResult, Outcome, PassStatus, Row, RowOutcome, SeqPositions, StrategyRow,
-    StrategyView, Work,
+    DecodeOutcome, Drawn, Grant, Limits, Outcome, PassStatus, Row, RowOutcome, SeqPositions, StrategyRow, StrategyView,
+    Work,
 };

@@ -5,10 +5,10 @@ use super::blocks::{MIN_PART, Room};
 use super::donors::Match;
 use super::event::{PrefixSource, Tier, TierOp};
 use super::ids::{BlobId, RequestId, SeqId, Token};
+use super::op::{Op, OpResult};
 use super::scheduler::Scheduler;
 use super::sequences::Holder;
 use super::time::Time;
-use super::work::{Op, OpResult};
 use crate::options::Key;
 use std::sync::Arc;
 

@@ -7,8 +7,8 @@
 
 use super::event::PressureReason;
 use super::ids::SeqId;
+use super::op::Op;
 use super::scheduler::Scheduler;
-use super::work::Op;
 
 /// Cells that are moved down before a pass, at most.
 const COMPACT_CELLS: u32 = 64;

@@ -9,68 +9,21 @@ use super::embed_line::Embeds;
 use super::event::{Event, FinishReason, PressureReason};
 use super::ids::{BlobId, RequestId, SeqId, SlotId};
 use super::line::Line;
+use super::op::Op;
 use super::request::Request;
 use super::residency::Residency;
 use super::running::{End, Live, Place};
+use super::scheduler_options::SchedulerOptions;
 use super::sequences::{Holder, Sequences};
 use super::stats::Stats;
+use super::threads::Threads;
 use super::tiers::Tally;
 use super::time::Time;
 use super::transfer::{Sessions, TransferId};
-use super::work::{Grant, Limits, Op, Outcome, Work};
+use super::work::{Grant, Limits, Outcome, Work};
 use crate::error::Error;
-use crate::options::{OnBackendLoss, StartOptions, StrategyOption};
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
-
-/// What the scheduler needs to know of the start options.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SchedulerOptions {
-    /// Slots.
-    pub n_parallel: u32,
-    /// Rows of one pass at most; the backend's limit holds as well.
-    pub n_batch: u32,
-    /// Rows of one prompt in a pass at most.
-    pub chunk_size: u32,
-    /// Requests that may wait beyond the slots; 0 is no bound.
-    pub max_queue: u32,
-    /// The same for the requests of one flow.
-    pub max_queue_per_scope: u32,
-    /// Time in which a request that waits gains a level of priority; zero is never.
-    pub priority_aging: Duration,
-    /// Cached sequences at most.
-    pub n_cache_seqs: Option<u32>,
-    /// What the RAM tier may take; None leaves it to the backend. Unit: bytes.
-    pub ram_bytes: Option<u64>,
-    /// What the folder below it may take; 0 where there is none. Unit: bytes.
-    pub disk_bytes: u64,
-    /// How long a pass may take while somebody generates, as far as prompts have a part in it; 0 is any length.
-    pub max_itl: Duration,
-    /// How a pass is shared out.
-    pub batch_strategy: StrategyOption,
-    /// What becomes of those who wait while there is no backend.
-    pub on_backend_loss: OnBackendLoss,
-}
-
-impl From<&StartOptions> for SchedulerOptions {
-    fn from(options: &StartOptions) -> Self {
-        Self {
-            n_parallel: options.n_parallel,
-            n_batch: options.n_batch.unwrap_or(2048),
-            chunk_size: options.chunk_size,
-            max_queue: options.max_queue,
-            max_queue_per_scope: options.max_queue_per_scope,
-            priority_aging: Duration::try_from_secs_f64(options.priority_aging).unwrap_or(Duration::MAX),
-            n_cache_seqs: options.n_cache_seqs,
-            ram_bytes: options.prompt_cache_ram_mb.map(|mb| u64::from(mb) << 20),
-            disk_bytes: options.prompt_cache_dir.as_ref().map_or(0, |_| u64::from(options.prompt_cache_dir_mb) << 20),
-            max_itl: Duration::from_millis(u64::from(options.max_itl_ms)),
-            batch_strategy: options.batch_strategy,
-            on_backend_loss: options.on_backend_loss,
-        }
-    }
-}
 
 /// Decides what is computed next. See [`crate::core`] for the contract.
 #[derive(Debug)]
@@ -115,6 +68,7 @@ pub struct Scheduler {
     /// Rows that fitted after the backend said that more do not.
     pub(super) row_cap: Option<u32>,
     pub(super) costs: Costs,
+    pub(super) threads: Threads,
     /// What the pass under way computes, and how long it was forecast to take.
     pub(super) load: Load,
     pub(super) forecast: Option<Duration>,
@@ -144,6 +98,7 @@ impl Scheduler {
         let ram = Self::empty_ram(&options, &limits);
         let disk = Disk::new(limits.block, if ram.is_on() { options.disk_bytes } else { 0 });
         let slots = vec![None; options.n_parallel as usize];
+        let threads = Threads::new(limits.n_threads);
         let (line, embeds) = (Line::new(options.priority_aging), Embeds::new(options.priority_aging));
         Self {
             options,
@@ -173,6 +128,7 @@ impl Scheduler {
             last_served: None,
             row_cap: None,
             costs: Costs::default(),
+            threads,
             load: Load::default(),
             forecast: None,
             passed_at: Time::default(),
@@ -263,6 +219,9 @@ impl Scheduler {
     /// A pass that generates and one over texts by turns, where there are both.
     fn plan_turn(&mut self, now: Time) -> Option<Work> {
         let texts = if self.embeds.is_next { self.plan_embed(now) } else { None };
+        if !self.ops.is_empty() {
+            return None;
+        }
         self.embeds.is_next = false;
         let work = texts.or_else(|| self.plan_pass(now));
         if work.is_none() && self.ops.is_empty() {
@@ -317,6 +276,7 @@ impl Scheduler {
     /// Figures of this moment.
     pub fn stats(&self) -> Stats {
         let active_slots = self.running_ids().count() as u32;
+        let (n_threads, n_threads_batch) = self.threads.counts();
         let [pass_cost_ns, decode_row_cost_ns, prefill_row_cost_ns, context_cost_ns] = self.costs.whole_ns();
         Stats {
             active_slots,
@@ -339,6 +299,8 @@ impl Scheduler {
             decode_row_cost_ns,
             prefill_row_cost_ns,
             context_cost_ns,
+            n_threads,
+            n_threads_batch,
             ..self.totals.clone()
         }
     }

@@ -69,4 +69,8 @@ pub struct Stats {
     pub prefill_row_cost_ns: u64,
     /// What 1,000 tokens of context add to each row that attends to them. Unit: ns.
     pub context_cost_ns: u64,
+    /// Threads that compute passes of few rows, as far as the scheduler says how many; 0 where it does not.
+    pub n_threads: u32,
+    /// The same of passes of many rows.
+    pub n_threads_batch: u32,
 }

@@ -4,9 +4,9 @@ use super::blocks::{Blocks, Place, Room};
 use super::event::{Event, Tier, TierOp};
 use super::ids::{BlobId, Token};
 use super::memory::MemoryKind;
+use super::op::Op;
 use super::scheduler::Scheduler;
 use super::time::Time;
-use super::work::Op;
 use crate::options::Key;
 use std::collections::BTreeMap;
 

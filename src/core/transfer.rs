@@ -3,11 +3,11 @@
 use super::blocks::Room;
 use super::event::{Event, Tier};
 use super::ids::{BlobId, Token};
+use super::op::{Op, OpResult};
 use super::ram::Most;
 use super::scheduler::Scheduler;
 use super::sequences::{Cached, Holder};
 use super::time::Time;
-use super::work::{Op, OpResult};
 use crate::error::Error;
 use crate::options::Key;
 use serde::{Deserialize, Serialize};

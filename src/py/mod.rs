@@ -70,7 +70,9 @@ fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyDict
         pass_cost_ns,
         decode_row_cost_ns,
         prefill_row_cost_ns,
-        context_cost_ns
+        context_cost_ns,
+        n_threads,
+        n_threads_batch
     );
     Ok(dict)
 }

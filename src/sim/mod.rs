@@ -92,6 +92,11 @@ impl Simulation {
         self.backend.set_latency(latency);
     }
 
+    /// Let so many others want a core from now on.
+    pub fn set_busy(&mut self, n: u32) {
+        self.backend.set_busy(n);
+    }
+
     /// Let the next op or pass that the fault can hit fail with it.
     pub fn inject(&mut self, fault: Fault) {
         self.backend.inject(fault);

@@ -6,10 +6,12 @@ use super::logs;
 use super::machine::{available_memory, gib, n_physical_cores};
 use super::model::Model;
 use super::params::context_params;
+use super::threads::Threads;
 use crate::core::{MemoryKind, Row, SeqId};
 use crate::error::Error;
 use crate::options::StartOptions;
 use llama_cpp_sys_2 as sys;
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -32,30 +34,12 @@ pub(super) struct Layout {
     pub(super) embeds: bool,
 }
 
-/// Threads that sleep between passes. ggml would otherwise start and join them for every graph.
-struct Threads(NonNull<sys::ggml_threadpool>);
-
-impl Threads {
-    fn new(n: u32) -> Option<Self> {
-        // SAFETY: returns a struct.
-        let mut params = unsafe { sys::ggml_threadpool_params_default(n as i32) };
-        params.poll = 0;
-        // SAFETY: the parameters are ggml's own, with fewer polls.
-        NonNull::new(unsafe { sys::ggml_threadpool_new(&raw mut params) }).map(Self)
-    }
-}
-
-impl Drop for Threads {
-    fn drop(&mut self) {
-        // SAFETY: the only owner; the context that used them is gone.
-        unsafe { sys::ggml_threadpool_free(self.0.as_ptr()) };
-    }
-}
-
 /// A context. Its own destructor runs first, then those of the fields in their order.
 pub(super) struct Context {
     pointer: NonNull<sys::llama_context>,
-    _threads: Threads,
+    /// By their number; ggml pauses those that it does not use.
+    threads: BTreeMap<u32, Threads>,
+    n_threads: u32,
     abort: Arc<AtomicBool>,
     pub(super) model: Arc<Model>,
 }
@@ -118,15 +102,33 @@ impl Context {
 
         fits(&model, options, layout, &params)?;
         let pointer = make(&model, &params)?;
-        let threads = Threads::new(n_threads.max(n_threads_batch));
-        let Some(threads) = threads else {
-            // SAFETY: just made, and nobody else has it.
-            unsafe { sys::llama_free(pointer.as_ptr()) };
+        let mut context = Self { pointer, threads: BTreeMap::new(), n_threads: 0, abort, model };
+        if !context.attach(n_threads.max(n_threads_batch)) {
             return Err(Error::ModelLoad("the threads that compute could not be started".into()));
-        };
+        }
+        Ok(context)
+    }
+
+    /// Have passes computed by threads out of so many; whether there are such.
+    fn attach(&mut self, n: u32) -> bool {
+        if !self.threads.contains_key(&n) {
+            self.threads.extend(Threads::new(n).map(|threads| (n, threads)));
+        }
+        let Some(threads) = self.threads.get(&n) else { return false };
         // SAFETY: both are alive, and the threads outlive the context.
-        unsafe { sys::llama_attach_threadpool(pointer.as_ptr(), threads.0.as_ptr(), threads.0.as_ptr()) };
-        Ok(Self { pointer, _threads: threads, abort, model })
+        unsafe { sys::llama_attach_threadpool(self.as_ptr(), threads.as_ptr(), threads.as_ptr()) };
+        self.n_threads = n;
+        true
+    }
+
+    /// Let passes have so many threads; whether they can.
+    pub(super) fn set_threads(&mut self, n: u32) -> bool {
+        let attached = self.attach(n);
+        if attached {
+            // SAFETY: the context is alive, and has so many.
+            unsafe { sys::llama_set_n_threads(self.as_ptr(), n as i32, n as i32) };
+        }
+        attached
     }
 
     /// The flag that aborts a running pass.
@@ -165,6 +167,7 @@ impl Context {
     /// text of an exception otherwise.
     pub(super) fn decode(&mut self, batch: &mut Batch, rows: &[Row]) -> Result<(i32, &mut [f32]), String> {
         let batch = batch.fill(rows);
+        let _stays = self.threads[&self.n_threads].stay();
         let mut logits = std::ptr::null_mut();
         // SAFETY: the context is alive; the batch points to buffers of its length, and its rows were checked.
         let (code, _) = guarded(|err, err_cap| unsafe {
@@ -184,6 +187,7 @@ impl Context {
     /// row; the text of an exception otherwise.
     pub(super) fn embed(&mut self, batch: &mut Batch, rows: &[Row]) -> Result<(i32, &[f32]), String> {
         let batch = batch.fill(rows);
+        let _stays = self.threads[&self.n_threads].stay();
         let mut vectors = std::ptr::null_mut();
         // SAFETY: the context is alive; the batch points to buffers of its length, and its rows were checked.
         let (code, _) = guarded(|err, err_cap| unsafe {

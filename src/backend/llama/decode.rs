@@ -6,7 +6,7 @@ use super::context::{Context, Layout};
 use super::draws::Draws;
 use super::embed::{self, Embedder};
 use super::logs;
-use super::machine::n_physical_cores;
+use super::machine::{IdleCores, n_physical_cores};
 use super::model::Model;
 use super::ops::{Rules, remove};
 use super::ram::{self, Blobs};
@@ -44,6 +44,7 @@ pub struct LlamaBackend {
     blobs: Blobs,
     /// For states that pass from one sequence to another.
     buffer: Vec<u8>,
+    idle: IdleCores,
 }
 
 impl LlamaBackend {
@@ -110,12 +111,13 @@ impl LlamaBackend {
             ram_bytes: ram::default_bytes(),
             generates: true,
             embed: embed::limits(&context.model, options, cells_seq.min(share), true),
+            n_threads: if has_free_threads(options) { most_threads(options) } else { 0 },
         };
-        let n_threads = if options.n_threads == 0 { n_physical_cores() } else { options.n_threads };
-        let draws = Draws::new(Arc::clone(&context.model), n_threads as usize);
+        let draws = Draws::new(Arc::clone(&context.model), most_threads(options) as usize);
         let (model, abort) = (Arc::clone(&context.model), context.abort_flag());
         let embedder = limits.embed.map(|limits| Embedder::new(model, options, limits, abort));
-        Ok(Some(Self { context, batch, bounds, limits, rules, draws, embedder, blobs, buffer: Vec::new() }))
+        let (buffer, idle) = (Vec::new(), IdleCores::default());
+        Ok(Some(Self { context, batch, bounds, limits, rules, draws, embedder, blobs, buffer, idle }))
     }
 
     /// Cells of the KV cache in use, of a sequence's buffer; none where the memory does not count cells.
@@ -164,6 +166,13 @@ impl LlamaBackend {
                 self.blobs.forget(*blob);
                 OpResult::Done
             }
+            Op::Threads(n) if (1..=self.limits.n_threads).contains(n) && context.set_threads(*n) => {
+                if let Some(embedder) = &mut self.embedder {
+                    embedder.set_threads(*n);
+                }
+                OpResult::Done
+            }
+            Op::Threads(n) => OpResult::Refused(format!("a pass cannot have {n} threads")),
         }
     }
 
@@ -239,7 +248,8 @@ impl Backend for LlamaBackend {
             positions.extend(left);
         }
         let span = if self.limits.is_pool { self.context.span().unwrap_or(0) } else { 0 };
-        DecodeOutcome { status, rows: rows_out, scored, positions, span, eval, sample }
+        let idle = if self.limits.n_threads > 1 { self.idle.of_late(now()) } else { None };
+        DecodeOutcome { status, rows: rows_out, scored, positions, span, eval, sample, idle }
     }
 
     fn embed(&mut self, parts: &[EmbedPart]) -> EmbedOutcome {
@@ -267,6 +277,16 @@ impl Backend for LlamaBackend {
 pub(super) fn now() -> Duration {
     // SAFETY: reads a clock that starting llama.cpp has set.
     Duration::from_micros(unsafe { sys::llama_time_us() }.max(0) as u64)
+}
+
+/// Threads that a pass has at most.
+fn most_threads(options: &StartOptions) -> u32 {
+    if options.n_threads == 0 { n_physical_cores() } else { options.n_threads }
+}
+
+/// Whether how many threads a pass has is left to the engine.
+fn has_free_threads(options: &StartOptions) -> bool {
+    options.n_threads == 0 && options.n_threads_batch.unwrap_or(0) == 0
 }
 
 /// The sizes of the context, and the number of sequence ids that would be of use.

@@ -25,6 +25,8 @@ pub(super) struct Embedder {
     abort: Arc<AtomicBool>,
     made: Option<Made>,
     reading: Option<Reading>,
+    /// Threads that passes have, where that was told.
+    n_threads: Option<u32>,
 }
 
 /// A context, and what it holds.
@@ -82,7 +84,15 @@ fn pooling(model: &Model) -> Pooling {
 impl Embedder {
     /// Nothing is made before the first text comes.
     pub(super) fn new(model: Arc<Model>, options: &StartOptions, limits: EmbedLimits, abort: Arc<AtomicBool>) -> Self {
-        Self { model, options: options.clone(), limits, abort, made: None, reading: None }
+        Self { model, options: options.clone(), limits, abort, made: None, reading: None, n_threads: None }
+    }
+
+    /// Let passes have so many threads.
+    pub(super) fn set_threads(&mut self, n: u32) {
+        self.n_threads = Some(n);
+        if let Some(made) = &mut self.made {
+            made.context.set_threads(n);
+        }
     }
 
     /// One forward pass.
@@ -169,7 +179,10 @@ impl Embedder {
         };
         let (model, abort) = (Arc::clone(&self.model), Arc::clone(&self.abort));
         let context = Context::with_flag(model, &self.options, &layout, abort);
-        let context = context.map_err(|error| Error::Inference(format!("no context for embeddings: {error}")))?;
+        let mut context = context.map_err(|error| Error::Inference(format!("no context for embeddings: {error}")))?;
+        if let Some(n) = self.n_threads {
+            context.set_threads(n);
+        }
         let bounds = context.bounds(&layout);
         self.made = Some(Made { context, batch: Batch::new(n_batch as usize), bounds, n_cells });
         Ok(())

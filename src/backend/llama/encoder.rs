@@ -59,6 +59,7 @@ impl EncoderBackend {
             ram_bytes: 0,
             generates: false,
             embed: Some(embed),
+            n_threads: 0,
         };
         let abort = Arc::new(AtomicBool::new(false));
         let token = model.bos().unwrap_or(0);

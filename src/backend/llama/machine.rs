@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Physical cores that this process may run on; at least 1. Logical ones where the system does not tell them apart.
 pub fn n_physical_cores() -> u32 {
@@ -10,6 +11,51 @@ pub fn n_physical_cores() -> u32 {
     let usable = std::thread::available_parallelism().map_or(1, usize::from);
     let physical = allowed_cpus().map(|cpus| cpus.iter().map(|cpu| core_of(*cpu)).collect::<BTreeSet<_>>().len());
     physical.filter(|n| *n > 0).map_or(usable, |n| n.min(usable)) as u32
+}
+
+/// How much of the cores nobody uses.
+#[derive(Debug, Default)]
+pub(super) struct IdleCores {
+    read_at: Duration,
+    /// Time that the processors of this process were idle, and all their time. Unit: ticks of the kernel's clock.
+    ticks: Option<(u64, u64)>,
+    idle: Option<f32>,
+}
+
+impl IdleCores {
+    /// Ticks are counted over this time at least.
+    const LEAST: Duration = Duration::from_millis(200);
+
+    /// Processors of this process that were idle of late, by a clock's reading; none where the system does not tell.
+    pub(super) fn of_late(&mut self, now: Duration) -> Option<f32> {
+        if self.ticks.is_none() || now.saturating_sub(self.read_at) >= Self::LEAST {
+            let allowed = allowed_cpus()?;
+            let ticks = parse_idle(&fs::read_to_string("/proc/stat").ok()?, &allowed);
+            if let (Some((idle, all)), Some((idle_now, all_now))) = (self.ticks, ticks) {
+                let share = idle_now.saturating_sub(idle) as f32 / all_now.saturating_sub(all).max(1) as f32;
+                self.idle = Some(share * allowed.len() as f32);
+            }
+            (self.ticks, self.read_at) = (ticks, now);
+        }
+        self.idle
+    }
+}
+
+/// Idle ticks and all ticks of some processors, as the kernel counts them.
+fn parse_idle(stat: &str, cpus: &[u32]) -> Option<(u64, u64)> {
+    let mut sums = None;
+    for line in stat.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let Some(cpu) = words.next().and_then(|name| name.strip_prefix("cpu")?.parse().ok()) else { continue };
+        if cpus.contains(&cpu) {
+            // user nice system idle iowait irq softirq steal; what comes then is part of the first two.
+            let ticks: Vec<u64> = words.take(8).map_while(|word| word.parse().ok()).collect();
+            let idle = ticks.get(3)? + ticks.get(4)?;
+            let (sum_idle, sum_all) = sums.unwrap_or_default();
+            sums = Some((sum_idle + idle, sum_all + ticks.iter().sum::<u64>()));
+        }
+    }
+    sums
 }
 
 /// The processor's name, where the system tells it.
@@ -20,7 +66,7 @@ pub fn processor() -> Option<String> {
 }
 
 /// The logical processors in this process's affinity mask.
-fn allowed_cpus() -> Option<Vec<u32>> {
+pub(super) fn allowed_cpus() -> Option<Vec<u32>> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     parse_list(status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?)
 }
@@ -110,13 +156,34 @@ pub(super) fn gib(bytes: u64) -> String {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test that meets what it does not expect fails by panicking")]
 mod tests {
-    use super::{gib, left_on_path, n_physical_cores, parse_list};
+    use super::{IdleCores, gib, left_on_path, n_physical_cores, parse_idle, parse_list};
     use std::fs;
+    use std::time::Duration;
 
     #[test]
     fn the_kernels_lists_are_read() {
         assert_eq!(parse_list("\t0-2,8\n"), Some(vec![0, 1, 2, 8]));
         assert_eq!(parse_list("none"), None);
+    }
+
+    #[test]
+    fn idle_time_is_that_of_the_processors_that_are_named() {
+        let stat = "cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 10 1 2 40 5 0 0 2 7 0\ncpu1 1 1 1 1 1 1 1 1\nintr 5 6\n";
+        assert_eq!(parse_idle(stat, &[0]), Some((45, 60)));
+        assert_eq!(parse_idle(stat, &[0, 1]), Some((47, 68)));
+        assert_eq!(parse_idle(stat, &[7]), None);
+        assert_eq!(parse_idle("cpu0 1 2\n", &[0]), None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn idle_cores_are_told_after_some_time_and_no_more_than_there_are() {
+        let mut cores = IdleCores::default();
+        assert_eq!(cores.of_late(Duration::from_secs(1)), None);
+        std::thread::sleep(Duration::from_millis(30));
+        let idle = cores.of_late(Duration::from_secs(2)).unwrap();
+        assert!((0.0..=std::thread::available_parallelism().unwrap().get() as f32).contains(&idle), "{idle}");
+        assert_eq!(cores.of_late(Duration::from_millis(2001)), Some(idle), "it is not counted over a moment");
     }
 
     #[test]

@@ -27,6 +27,7 @@ mod rpc;
 mod score;
 mod state;
 mod template;
+mod threads;
 mod tokenizer;
 
 pub use calibrate::{calibrate, settled, shape};

@@ -52,6 +52,35 @@ impl Latency {
     }
 }
 
+/// Cores that compute, and who else wants them. The lengths of passes are those with a thread on each core and nobody else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cores {
+    /// How many.
+    pub n: u32,
+    /// Processes that always want one.
+    pub n_busy: u32,
+}
+
+impl Cores {
+    /// How often a thread that waits for one without a core waits, in the time that the core takes to come back.
+    const STALL: f64 = 8.0;
+
+    /// By how much a pass with so many threads takes longer.
+    pub fn slow_down(self, n_rows: usize, n_threads: u32) -> f64 {
+        let (n, threads) = (f64::from(self.n), f64::from(n_threads));
+        let alone = 0.1 + 0.9 * n / threads;
+        let wanted = threads + f64::from(self.n_busy);
+        // Few rows are little to compute between two waits.
+        let stall = if n_threads > 1 && n_rows < 32 { Self::STALL } else { 1.0 };
+        if wanted > n { alone * stall * wanted / n } else { alone }
+    }
+
+    /// Cores without work beside so many threads.
+    pub(super) fn n_idle(self, n_threads: u32) -> u32 {
+        self.n.saturating_sub(self.n_busy + n_threads)
+    }
+}
+
 /// Chances that something fails. Unit: per mille.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -141,6 +170,8 @@ pub struct SimConfig {
     pub is_encoder: bool,
     /// Length of passes.
     pub latency: Latency,
+    /// The cores that compute it; none where the number of threads changes nothing.
+    pub cores: Option<Cores>,
     /// Let passes really take their time; otherwise it is only told.
     pub real_time: bool,
     /// What fails by chance.
@@ -166,6 +197,7 @@ impl Default for SimConfig {
             n_embd: 16,
             is_encoder: false,
             latency: Latency::default(),
+            cores: None,
             real_time: false,
             fault_rates: FaultRates::default(),
         }
@@ -208,6 +240,7 @@ impl SimConfig {
             ram_bytes: self.ram_bytes,
             generates: !self.is_encoder,
             embed: self.embed_limits(),
+            n_threads: self.cores.map_or(0, |cores| cores.n),
         }
     }
 }

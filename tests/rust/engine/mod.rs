@@ -95,6 +95,7 @@ impl GatedBackend {
             span: 0,
             eval: Duration::ZERO,
             sample: Duration::ZERO,
+            idle: None,
         }
     }
 }

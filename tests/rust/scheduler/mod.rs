@@ -14,6 +14,7 @@ mod sessions;
 mod smooth;
 mod stopping;
 mod swarm;
+mod threads;
 
 use llama_batch::backend::sim::SimConfig;
 use llama_batch::core::{
