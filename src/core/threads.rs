@@ -234,7 +234,7 @@ impl Crew {
     fn judge(&mut self, seen: &Seen<'_>, costs: &mut Costs) {
         let Some(trial) = &mut self.trial else { return };
         let ratio = trial.took / trial.expected / trial.before;
-        let is_clear = ratio > CLEAR || ratio < 1.0 / CLEAR;
+        let is_clear = !(1.0 / CLEAR..=CLEAR).contains(&ratio);
         if trial.n_passes < N_TRIAL && !is_clear {
             return;
         }

@@ -118,8 +118,8 @@ impl SimBackend {
     /// # Panics
     /// Without cores.
     pub fn set_busy(&mut self, n: u32) {
-        let cores = self.config.cores.as_mut();
-        cores.map(|cores| cores.n_busy = n).unwrap_or_else(|| panic!("there are no cores to want"));
+        let Some(cores) = &mut self.config.cores else { panic!("there are no cores to want") };
+        cores.n_busy = n;
     }
 
     /// Threads that compute, where there are cores.
