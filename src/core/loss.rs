@@ -28,6 +28,8 @@ pub enum BackendEvent {
     Lost {
         /// Why.
         reason: String,
+        /// The servers that may be why, as `host:port`, with commas; empty where it computed with none.
+        endpoint: String,
     },
     /// It is about to be made again.
     Retry {
@@ -35,6 +37,8 @@ pub enum BackendEvent {
         attempt: u32,
         /// How long that is waited for first.
         delay: Duration,
+        /// Why there is none.
+        reason: String,
     },
     /// There is one again.
     Restored {
@@ -47,6 +51,10 @@ pub enum BackendEvent {
     Slow {
         /// So far.
         elapsed: Duration,
+        /// The servers that it may wait for, as `host:port`, with commas: those in trouble, or else all.
+        endpoint: String,
+        /// What is wrong with them, where that can be seen.
+        reason: Option<String>,
     },
 }
 

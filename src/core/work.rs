@@ -12,6 +12,7 @@ use super::vectors::{EmbedLimits, EmbedOutcome, EmbedPart};
 use crate::error::Error;
 use crate::options::Key;
 use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -151,6 +152,7 @@ pub enum Op {
         /// Positions.
         len: u32,
         /// The bytes.
+        #[serde(with = "serde_bytes")]
         state: Vec<u8>,
     },
     /// Keep a copy in RAM on disk too, behind another that is there.
@@ -206,7 +208,7 @@ pub enum OpResult {
         n_bytes: u64,
     },
     /// Copies as bytes, in order; none for one that is not there.
-    Exported(Vec<Option<Vec<u8>>>),
+    Exported(Vec<Option<ByteBuf>>),
     /// Blocks are restored.
     Restored {
         /// So many, from the first.

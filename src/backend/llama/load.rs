@@ -71,7 +71,7 @@ pub fn load(options: &StartOptions, path: &Path, progress: &dyn Fn(f32) -> bool)
     if !options.use_mmap || options.use_direct_io {
         need_memory(path, file_bytes)?;
     }
-    read(path, &file, params, servers, progress)
+    read(path, &file, params, servers.into_iter().map(|(_, connection)| connection).collect(), progress)
 }
 
 /// Load what a model's file says of itself, and its vocabulary: nothing that computes, and no device is touched.

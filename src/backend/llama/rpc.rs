@@ -43,7 +43,6 @@ fn unsupported(endpoint: &Endpoint) -> Error {
 /// A server that a model of this process uses. As long as it lives, so does ggml's connection to it.
 #[derive(Debug)]
 pub(super) struct Connection {
-    pub(super) endpoint: Endpoint,
     pub(super) devices: Vec<sys::ggml_backend_dev_t>,
     backend: NonNull<sys::ggml_backend>,
 }
@@ -63,19 +62,23 @@ impl Drop for Connection {
 /// The connections of this process, by address: a server has one client, which models share.
 static OPEN: Mutex<BTreeMap<SocketAddrV4, Weak<Connection>>> = Mutex::new(BTreeMap::new());
 
-/// Prove the servers of the options, all of them before ggml connects to the first, and connect.
+/// Prove the servers of the options, all of them before ggml connects to the first, and connect. Each under the name that
+/// the options have for it: a connection may have been made under another.
 ///
 /// # Errors
-/// [`Error::Rpc`] names the server that is of no use, and why.
-pub(super) fn connect(options: &StartOptions) -> Result<Vec<Arc<Connection>>, Error> {
+/// [`Error::Rpc`] names the server that is of no use, and why; [`Error::Option`] where two names are one server's.
+pub(super) fn connect(options: &StartOptions) -> Result<Vec<(Endpoint, Arc<Connection>)>, Error> {
     let endpoints = options.rpc_servers.iter().flat_map(|servers| &servers.0);
     let limit = Duration::from_secs_f64(options.rpc_timeout);
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     open.retain(|_, connection| connection.strong_count() > 0);
-    let mut found = Vec::new();
+    let mut found: Vec<(&Endpoint, _, SocketAddrV4, _, _)> = Vec::new();
     for endpoint in endpoints {
         let add = function(c"ggml_backend_rpc_add_server").ok_or_else(|| unsupported(endpoint))?;
         let address = rpc::resolve(endpoint)?;
+        if let Some((other, ..)) = found.iter().find(|(_, _, known, _, _)| *known == address) {
+            return Err(Error::Option(format!("rpc_servers: {other} and {endpoint} are one server, at {address}")));
+        }
         let known = open.get(&address).and_then(Weak::upgrade);
         let server = known.is_none().then(|| rpc::prove(endpoint, address, limit)).transpose()?;
         found.push((endpoint, add, address, known, server.map_or(0, |server| server.devices.len())));
@@ -85,7 +88,7 @@ pub(super) fn connect(options: &StartOptions) -> Result<Vec<Arc<Connection>>, Er
         .map(|(endpoint, add, address, known, n_devices)| {
             let connection = known.map_or_else(|| self::open(endpoint, add, address, n_devices).map(Arc::new), Ok)?;
             open.insert(address, Arc::downgrade(&connection));
-            Ok(connection)
+            Ok((endpoint.clone(), connection))
         })
         .collect()
 }
@@ -114,7 +117,7 @@ fn open(
         (devices.clone(), NonNull::new(sys::ggml_backend_dev_init(devices[0], std::ptr::null())))
     };
     let backend = backend.ok_or_else(|| failed(RpcReason::Unreachable, "ggml could not connect"))?;
-    Ok(Connection { endpoint: endpoint.clone(), devices, backend })
+    Ok(Connection { devices, backend })
 }
 
 /// What a worker serves.

@@ -28,6 +28,7 @@ use cells::{Cells, Saved};
 use disk::Stored;
 use embed::Reading;
 use sampler::Sampler;
+use serde_bytes::ByteBuf;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -138,7 +139,8 @@ impl SimBackend {
                 if moved { OpResult::Done } else { OpResult::Refused("there are no holes".into()) }
             }
             Op::Export { blobs, .. } => {
-                OpResult::Exported(blobs.iter().map(|blob| self.blobs.get(blob).map(Saved::to_bytes)).collect())
+                let bytes = |blob| self.blobs.get(blob).map(Saved::to_bytes).map(ByteBuf::from);
+                OpResult::Exported(blobs.iter().map(bytes).collect())
             }
             Op::Import { blob, len, state, .. } => match Saved::from_bytes(state).filter(|saved| saved.len() == *len) {
                 Some(saved) => {
