@@ -33,7 +33,10 @@ pub struct Candidate {
 impl Candidate {
     fn is_called(&self, name: &str) -> bool {
         let short = self.name.split('[').next().unwrap_or_default();
-        [Some(&*self.name), Some(short), self.alias.as_deref()].iter().flatten().any(|own| own.eq_ignore_ascii_case(name))
+        [Some(&*self.name), Some(short), self.alias.as_deref()]
+            .iter()
+            .flatten()
+            .any(|own| own.eq_ignore_ascii_case(name))
     }
 }
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from llama_batch import BackendLostError, Engine, ModelLoadError, RpcError, RpcLostError
-from llama_batch.rpc import RpcWorker, supervisor
+from llama_batch.rpc import RpcWorker
 from proxy import Proxy
 
 if TYPE_CHECKING:
@@ -116,11 +116,9 @@ def test_only_the_server_that_is_gone_is_named(smollm2: Path, worker: RpcWorker)
 
 
 @pytest.mark.parametrize(("end", "reason"), [(signal.SIGKILL, "protocol_mismatch"), (signal.SIGSTOP, "busy")])
-def test_a_server_that_goes_while_the_model_loads_is_named(
-    smollm2: Path, worker: RpcWorker, end: signal.Signals, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supervisor, "FIRST_DELAY_S", 600.0)
-    with Proxy(worker.endpoint, delay_s=0.01) as proxy:
+def test_a_server_that_goes_while_the_model_loads_is_named(smollm2: Path, end: signal.Signals, reason: str) -> None:
+    once = RpcWorker("127.0.0.2:0", n_threads=1, max_restarts=0)
+    with once as worker, Proxy(worker.endpoint, delay_s=0.01) as proxy:
         engine = Engine(smollm2, rpc_servers=[proxy.endpoint], backend_timeout=10, **OPTIONS)
         while proxy.n_sent < 1 << 20:
             assert engine.state == "loading"

@@ -52,7 +52,18 @@ impl RemoteBackend {
         match load(work, recipe, timeout, progress) {
             Ok((wire, Ok((limits, can_abort)))) => {
                 let abort = can_abort.then(Arc::default);
-                Ok(Self { process, wire, alarm, limits, abort, pass: 0, timeout, peers: Peers::of(recipe), is_wanted: Arc::new(|| true), lost: None })
+                Ok(Self {
+                    process,
+                    wire,
+                    alarm,
+                    limits,
+                    abort,
+                    pass: 0,
+                    timeout,
+                    peers: Peers::of(recipe),
+                    is_wanted: Arc::new(|| true),
+                    lost: None,
+                })
             }
             Ok((_, Err(error))) => Err(error),
             Err(cut) => {
