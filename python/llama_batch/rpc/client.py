@@ -59,9 +59,9 @@ class RpcServer(str):
         server.version, server.devices = version, tuple(devices)
         return server
 
-    def __getnewargs__(self) -> tuple[str, str, tuple[RemoteDevice, ...]]:
-        """What a copy is made of."""
-        return str(self), self.version, self.devices
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str, tuple[RemoteDevice, ...]]]:
+        """How a copy is made."""
+        return type(self), (str(self), self.version, self.devices)
 
     def __repr__(self) -> str:
         """What it is."""
