@@ -262,6 +262,10 @@ impl Backend for LlamaBackend {
     fn abort_flag(&self) -> Option<Arc<AtomicBool>> {
         (!self.rules.memory.is_recurrent()).then(|| self.context.abort_flag())
     }
+
+    fn loss(&mut self) -> Option<Error> {
+        self.context.model.loss()
+    }
 }
 
 /// A reading of llama.cpp's monotonic clock.

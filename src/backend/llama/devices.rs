@@ -1,12 +1,11 @@
 //! The devices there are, and those that a model is spread over.
 
-use super::rpc::Connection;
+use super::rpc::Servers;
 use super::{ffi, init};
 use crate::error::Error;
-use crate::options::{Endpoint, StartOptions};
+use crate::options::StartOptions;
 use crate::rpc::{Candidate, Kind, place};
 use llama_cpp_sys_2 as sys;
-use std::sync::Arc;
 
 /// The devices of this machine, in llama.cpp's order. Those of servers are never registered, and not among them.
 pub(super) fn local() -> Vec<(Candidate, sys::ggml_backend_dev_t)> {
@@ -36,7 +35,7 @@ pub(super) fn local() -> Vec<(Candidate, sys::ggml_backend_dev_t)> {
 /// Those of [`place`].
 pub(super) fn placed(
     options: &StartOptions,
-    servers: &[(Endpoint, Arc<Connection>)],
+    servers: &Servers,
 ) -> Result<Option<Vec<sys::ggml_backend_dev_t>>, Error> {
     if options.devices.is_none() && servers.is_empty() {
         return Ok(None);

@@ -3,7 +3,7 @@
 use super::machine::{available_memory, gib};
 use super::model::Model;
 use super::params::model_params;
-use super::rpc::{self, Connection};
+use super::rpc::{self, Servers};
 use super::{devices, ffi, gguf, init, logs};
 use crate::error::Error;
 use crate::options::StartOptions;
@@ -71,7 +71,7 @@ pub fn load(options: &StartOptions, path: &Path, progress: &dyn Fn(f32) -> bool)
     if !options.use_mmap || options.use_direct_io {
         need_memory(path, file_bytes)?;
     }
-    read(path, &file, params, servers.into_iter().map(|(_, connection)| connection).collect(), progress)
+    read(path, &file, params, servers, progress)
 }
 
 /// Load what a model's file says of itself, and its vocabulary: nothing that computes, and no device is touched.
@@ -94,7 +94,7 @@ fn read(
     path: &Path,
     file: &CString,
     mut params: sys::llama_model_params,
-    servers: Vec<Arc<Connection>>,
+    servers: Servers,
     progress: &dyn Fn(f32) -> bool,
 ) -> Result<Arc<Model>, Error> {
     let progress = Progress { report: progress, stopped: Cell::new(false) };

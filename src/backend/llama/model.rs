@@ -2,7 +2,7 @@
 
 use super::compilers::Compilers;
 use super::ffi;
-use super::rpc::Connection;
+use super::rpc::{self, Servers};
 use super::template::Templates;
 use crate::backend::Tokenizer as _;
 use crate::core::{MemoryKind, Token};
@@ -29,7 +29,7 @@ pub struct Model {
     pub(super) making_context: Mutex<()>,
     pub(super) templates: Templates,
     /// The servers that hold parts of it; let go after them.
-    _servers: Vec<Arc<Connection>>,
+    servers: Servers,
 }
 
 // SAFETY: llama.cpp only reads a loaded model, and the one call that writes to it (making a context with YaRN) is made
@@ -45,7 +45,7 @@ impl Model {
     /// The pointer comes from `llama_model_load_from_file` and has no other owner.
     pub(super) unsafe fn own(
         pointer: NonNull<sys::llama_model>,
-        servers: Vec<Arc<Connection>>,
+        servers: Servers,
         is_vocabulary: bool,
     ) -> Self {
         // SAFETY: the pointer is a loaded model, which always has a vocabulary, if only an empty one.
@@ -66,8 +66,13 @@ impl Model {
             grammars: Compilers::default(),
             making_context: Mutex::new(()),
             templates: Templates::default(),
-            _servers: servers,
+            servers,
         }
+    }
+
+    /// Which of its servers has gone, if one has: seen between two works, before llama.cpp meets that.
+    pub(super) fn loss(&self) -> Option<Error> {
+        rpc::gone(&self.servers)
     }
 
     /// A figure that llama.cpp leaves at 0 where it reads no more than the vocabulary.
