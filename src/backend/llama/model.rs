@@ -6,10 +6,11 @@ use super::rpc::{self, Servers};
 use super::template::Templates;
 use crate::backend::Tokenizer as _;
 use crate::core::{MemoryKind, Token};
+use crate::error::Error;
 use llama_cpp_sys_2 as sys;
 use std::ffi::c_char;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock};
 
 /// A model in memory. Shared by contexts and callers; freed with its last owner.
 #[derive(Debug)]
