@@ -161,3 +161,14 @@ def test_a_pass_that_takes_long_is_told_of_with_its_servers(smollm2: Path, worke
         assert (stats.is_backend_slow, stats.n_backend_restarts) == (False, 0)
         assert stats.slow_pass_s is not None
         assert stats.slow_pass_s >= 10
+
+
+def test_a_server_that_goes_while_nobody_asks_costs_nobody_an_error(
+    smollm2: Path, worker: RpcWorker, eventually: Callable[..., None]
+) -> None:
+    with Engine(smollm2, rpc_servers=[worker.endpoint], max_backend_restarts=100, **OPTIONS) as engine:
+        assert engine.generate(PROMPT, max_tokens=3).result(120).token_ids
+        for n in range(1, 4):
+            worker.restart()
+            eventually(lambda n=n: engine.stats().n_backend_restarts >= n and not engine.stats().is_backend_lost)
+            assert engine.generate(PROMPT, max_tokens=3).result(120).token_ids

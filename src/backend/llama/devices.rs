@@ -33,10 +33,7 @@ pub(super) fn local() -> Vec<(Candidate, sys::ggml_backend_dev_t)> {
 ///
 /// # Errors
 /// Those of [`place`].
-pub(super) fn placed(
-    options: &StartOptions,
-    servers: &Servers,
-) -> Result<Option<Vec<sys::ggml_backend_dev_t>>, Error> {
+pub(super) fn placed(options: &StartOptions, servers: &Servers) -> Result<Option<Vec<sys::ggml_backend_dev_t>>, Error> {
     if options.devices.is_none() && servers.is_empty() {
         return Ok(None);
     }

@@ -44,11 +44,7 @@ impl Model {
     ///
     /// # Safety
     /// The pointer comes from `llama_model_load_from_file` and has no other owner.
-    pub(super) unsafe fn own(
-        pointer: NonNull<sys::llama_model>,
-        servers: Servers,
-        is_vocabulary: bool,
-    ) -> Self {
+    pub(super) unsafe fn own(pointer: NonNull<sys::llama_model>, servers: Servers, is_vocabulary: bool) -> Self {
         // SAFETY: the pointer is a loaded model, which always has a vocabulary, if only an empty one.
         let (vocab, n_vocab, kind, n_ctx_train) = unsafe {
             let vocab = sys::llama_model_get_vocab(pointer.as_ptr());
