@@ -255,8 +255,8 @@ class EngineApi(Submits):
             use_direct_io: Read the model past the page cache. Wins over `use_mmap` and `use_mlock`.
             check_tensors: Check the model's tensors while loading.
             devices: Names of the devices that may hold the model, in the order that `tensor_split` and `main_gpu` count
-                them in. None means those of `rpc_servers` first, as "RPC0", "RPC1" and so on, and then those that
-                llama.cpp finds here.
+                them in. None means those of `rpc_servers` first, as "RPC0", "RPC1" and so on (or "host:port/0" for the
+                first of one server), and then those that llama.cpp finds here.
             rpc_servers: Servers, each as "host:port", whose devices may hold the model, too: those of workers
                 (llama-batch rpc-worker) on other machines. Each is proved before the model is loaded. What is sent to
                 them is neither encrypted nor authenticated.

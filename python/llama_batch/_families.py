@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from llama_batch.metrics import Histogram, Metrics
-from llama_batch.types import EngineState
+from llama_batch.types import EngineState, RpcServerHealth
 
 Kind: TypeAlias = Literal["gauge", "counter", "histogram"]
 Value: TypeAlias = "float | Histogram"
@@ -69,6 +69,10 @@ def _states(metrics: Metrics) -> dict[str, float]:
     return {state: int(metrics.stats.state == state) for state in get_args(EngineState)}
 
 
+def _seen(metrics: Metrics) -> list[RpcServerHealth]:
+    return [server for server in metrics.stats.rpc_servers if server.is_reachable is not None]
+
+
 def _moved(values: Callable[[Metrics, str], Mapping[str, int]]) -> Samples:
     """By tier and operation."""
     return lambda metrics: [
@@ -92,6 +96,23 @@ _GAUGES = (
     _gauge("num_requests_parked", "Of those, what gave its cells to others.", lambda m: m.stats.parked_requests),
     _gauge("slots", "Requests that can run at once.", lambda m: m.stats.n_parallel),
     _gauge("backend_lost", "1 while a lost backend is being made again.", lambda m: float(m.stats.is_backend_lost)),
+    _gauge(
+        "backend_slow_seconds",
+        "How long the pass under way has taken, once that is over 10 s; 0 else.",
+        lambda m: (m.stats.is_backend_slow and m.stats.slow_pass_s) or 0.0,
+    ),
+    Family(
+        "rpc_server_reachable",
+        "gauge",
+        "1 for a server that was of use when it was last looked at, else 0.",
+        _each("endpoint", lambda m: {one.endpoint: float(one.is_reachable or False) for one in _seen(m)}),
+    ),
+    Family(
+        "rpc_server_seen_age_seconds",
+        "gauge",
+        "How long ago it was last looked at.",
+        _each("endpoint", lambda m: {one.endpoint: one.age_s or 0.0 for one in _seen(m)}),
+    ),
     _gauge(
         "kv_cache_usage_perc",
         "What running requests hold of the KV cache; 1 is all of it.",
@@ -162,6 +183,7 @@ _COUNTERS = (
     _counter("pass_sample_seconds_total", "Time in the draws after them.", lambda m: m.sample_s),
     _counter("events_dropped_total", "Events that a subscriber was too slow for.", lambda m: m.stats.n_events_dropped),
     _counter("backend_restarts_total", "Lost backends made again.", lambda m: m.stats.n_backend_restarts),
+    _counter("backend_slow_passes_total", "Passes that took more than 10 s.", lambda m: m.stats.n_slow_passes),
 )
 
 _HISTOGRAMS = (

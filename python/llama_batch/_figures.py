@@ -38,7 +38,7 @@ class FiguresApi:
             >>> engine.stats().active_slots
             0
         """
-        return Stats(**self.native.stats())
+        return Stats.from_native(self.native.stats())
 
     def metrics(self) -> Metrics:
         """All that is measured since the start: histograms of times and tokens, and counts. Never waits for the engine.

@@ -49,9 +49,14 @@ def _main() -> None:
 
     from llama_batch import _core
 
-    _core.serve_isolated(work, alarm)
+    code = 0
+    try:
+        _core.serve_isolated(work, alarm)
+    except RuntimeError as error:  # its text is for the log, and for the error of who waits
+        sys.stderr.write(f"{error}\n")
+        code = 1
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -826,8 +826,8 @@ START_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
             default=None,
             doc=(
                 "Names of the devices that may hold the model, in the order that `tensor_split` and `main_gpu` "
-                'count them in. None means those of `rpc_servers` first, as "RPC0", "RPC1" and so on, and then '
-                "those that llama.cpp finds here."
+                'count them in. None means those of `rpc_servers` first, as "RPC0", "RPC1" and so on (or '
+                '"host:port/0" for the first of one server), and then those that llama.cpp finds here.'
             ),
             optional=True,
         ),

@@ -18,6 +18,8 @@ from typing import Any
 
 MARK = "llama-batch-rpc:"
 _POLL_S = 0.02
+_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+"""A machine that does not answer for a minute is gone. Unit: seconds; and tries."""
 
 
 def _tell(**what: Any) -> None:
@@ -29,6 +31,17 @@ def _live_with_parent() -> None:
     while os.read(0, 4096):
         pass
     os._exit(0)
+
+
+def _notice_lost_clients(listener: socket.socket) -> None:
+    """Have the system end connections whose client's machine is gone: a server waits for its one client for ever.
+
+    The sockets of clients take this over from the one that listens.
+    """
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if option := getattr(socket, name, None):
+            listener.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _listens(host: str, port: int) -> bool:
@@ -46,6 +59,7 @@ def _listens(host: str, port: int) -> bool:
         with found:
             is_there = found.family == socket.AF_INET and found.getsockname() == (host, port)
             if is_there and found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                _notice_lost_clients(found)
                 return True
     return False
 

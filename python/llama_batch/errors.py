@@ -350,7 +350,7 @@ class RpcUnavailableError(RpcError):
 class RpcLostError(BackendLostError, RpcUnavailableError):
     """What computed with servers died or was cut off, and one of them may be why; ask again: it is made again.
 
-    `endpoint` lists all of them.
+    `endpoint` lists those that are in trouble once it is lost, with commas, or all of them where none is.
     """
 
     code = "rpc_lost"

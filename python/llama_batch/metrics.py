@@ -172,7 +172,7 @@ class Metrics:
             >>> Metrics.from_native(engine.native.metrics())
         """
         fields = dict(native)
-        fields["stats"] = Stats(**fields["stats"])
+        fields["stats"] = Stats.from_native(fields["stats"])
         fields["tiers"] = {tier: TierMetrics(*flow) for tier, flow in fields["tiers"].items()}
         fields.update({name: Histogram(*fields[name]) for name in _HISTOGRAMS})
         return cls(**fields)

@@ -19,10 +19,10 @@ prefix_cache_tokens, prefix_cache_ratio | request_id, seq_id, mode, session, pre
 | `ram_cache` | bytes, tokens, total_bytes, entries | op |
 | `disk_cache` | bytes, tokens, total_bytes, entries | op, reason |
 | `strategy_failed` | | reason |
-| `backend.lost` | | reason |
-| `backend.retry` | attempt, delay_ms | |
+| `backend.lost` | | reason, endpoint |
+| `backend.retry` | attempt, delay_ms | reason |
 | `backend.restored` | attempts, lost_ms | |
-| `backend.slow` | elapsed_ms | |
+| `backend.slow` | elapsed_ms | endpoint, reason |
 
 `forecast_ms` is what `eval_ms` and `sample_ms` were expected to be together, by the costs that passes before had
 (`Stats`); None for the first pass, and for texts to embed. `mode` is "generate", "stream" or "embed", `stop_reason` a
@@ -36,7 +36,9 @@ disk also "fail" (what could not be written or was damaged; `reason` says why, a
 `reason` of `kv_pressure` is "cells" (more were needed than were free), "backend" (llama.cpp found no room),
 "sequences" (none was free) or "residency" (idle cells slowed the running requests by more than they were worth).
 `backend.*` tell of an isolated backend that is gone, is about to be made again, is there again, or has had one work
-under way for more than 10 s. `seq_id` is None for a request that never had a slot. Rates are tokens per second, of the
+under way for more than 10 s. Their `endpoint` names the servers (`rpc_servers`) that may be why, with commas: those in
+trouble, or else all, or "" without any; the `reason` of `backend.slow` is what is wrong with them, or None where they
+take connections. `seq_id` is None for a request that never had a slot. Rates are tokens per second, of the
 tokens really computed; `ttft_ms` includes the queue.
 
 Example:

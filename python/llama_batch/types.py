@@ -13,6 +13,7 @@ from pathlib import Path  # noqa: TC003 - for those who read the annotations
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias
 
 from llama_batch._generic import T
+from llama_batch.stats import EngineState, RpcServerHealth, Stats
 from llama_batch.strategy import StrategyRow, StrategyView
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ __all__ = [
     "ModelSource",
     "OptionSpec",
     "Prompt",
+    "RpcServerHealth",
     "Sampler",
     "SavedSession",
     "Stats",
@@ -45,8 +47,6 @@ __all__ = [
     "Usage",
 ]
 
-EngineState: TypeAlias = Literal["loading", "ready", "failed", "closed"]
-"""The states of an engine."""
 
 Key: TypeAlias = "str | int | bytes | UUID | tuple[Key, ...]"
 """What can name a session or a scope; equal ones are the same."""
@@ -220,99 +220,6 @@ class Completion(Generic[T]):
     def __str__(self) -> str:
         """The text."""
         return self.text
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """Figures of one moment, and sums since the engine's start.
-
-    Attributes:
-        state: the engine's state.
-        active_slots: slots taken.
-        idle_slots: slots free.
-        prefilling_slots: slots whose request still reads its prompt.
-        queue_depth: requests that wait for a slot.
-        n_parallel: slots in total.
-        n_batch: rows of one forward pass at most. Unit: tokens.
-        ram_cache_entries: blocks of 64 tokens in the RAM tier, or whole sequences where the memory has no blocks.
-        ram_cache_bytes: their size. Unit: bytes.
-        disk_cache_entries: what `prompt_cache_dir` holds of the same.
-        disk_cache_bytes: the size of its files. Unit: bytes.
-        parked_requests: requests that gave up their cells and wait to go on.
-        cached_sequences: sequences kept of finished requests.
-        kv_cells_used: cells of the KV cache in use, shared ones once. Unit: tokens; sequences of a recurrent model.
-        kv_cells_running: of those, what running requests hold; the rest is cached. Unit: tokens.
-        kv_cells_total: cells of the KV cache. Unit: tokens.
-        n_ticks: forward passes that were done.
-        n_submitted: requests taken in.
-        n_finished: requests that ended, however.
-        n_failed: requests that ended by an error.
-        n_cancelled: requests that ended by cancellation.
-        n_prefill_tokens: prompt tokens computed, what is computed again after a park included.
-        n_prefix_cache_tokens: prompt tokens reused.
-        n_generated_tokens: tokens generated.
-        n_parked: times a request was parked.
-        n_evicted: cached sequences dropped for room.
-        embedding_requests: requests for embeddings that run or wait; they take no slot.
-        n_embedded_texts: texts that became vectors.
-        n_embedded_tokens: tokens computed for them.
-        pass_cost_ns: what a forward pass costs, whatever is in it, as learned from those that were done; 0 until then.
-            Unit: nanoseconds.
-        decode_row_cost_ns: what the row of a running request adds. Unit: nanoseconds.
-        prefill_row_cost_ns: what a row of a prompt adds. Unit: nanoseconds.
-        context_cost_ns: what 1,000 tokens of context add to each row that attends to them. Unit: nanoseconds.
-        n_threads: threads that compute passes of few rows, where that is left to the engine (the option `n_threads` is
-            0): fewer while other work wants the cores. 0 where the option gives it.
-        n_threads_batch: the same of passes of 32 rows and more, which prompts make.
-        in_flight: requests that run or wait.
-        n_events_dropped: events that were lost because a subscriber was too slow.
-        load_progress: how much of the model is loaded, from 0 to 1.
-        load_s: how long loading took, once it is done. Unit: seconds.
-        n_backend_restarts: times that a lost backend (`isolate`) was made again.
-        is_backend_lost: whether there is none at the moment, because it was lost.
-    """
-
-    state: EngineState
-    active_slots: int = 0
-    idle_slots: int = 0
-    prefilling_slots: int = 0
-    queue_depth: int = 0
-    n_parallel: int = 0
-    n_batch: int = 0
-    ram_cache_entries: int = 0
-    ram_cache_bytes: int = 0
-    disk_cache_entries: int = 0
-    disk_cache_bytes: int = 0
-    parked_requests: int = 0
-    cached_sequences: int = 0
-    kv_cells_used: int = 0
-    kv_cells_running: int = 0
-    kv_cells_total: int = 0
-    n_ticks: int = 0
-    n_submitted: int = 0
-    n_finished: int = 0
-    n_failed: int = 0
-    n_cancelled: int = 0
-    n_prefill_tokens: int = 0
-    n_prefix_cache_tokens: int = 0
-    n_generated_tokens: int = 0
-    n_parked: int = 0
-    n_evicted: int = 0
-    embedding_requests: int = 0
-    n_embedded_texts: int = 0
-    n_embedded_tokens: int = 0
-    pass_cost_ns: int = 0
-    decode_row_cost_ns: int = 0
-    prefill_row_cost_ns: int = 0
-    context_cost_ns: int = 0
-    n_threads: int = 0
-    n_threads_batch: int = 0
-    in_flight: int = 0
-    n_events_dropped: int = 0
-    load_progress: float = 0.0
-    load_s: float | None = None
-    n_backend_restarts: int = 0
-    is_backend_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)

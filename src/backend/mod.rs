@@ -12,6 +12,7 @@ use crate::core::{
 };
 use crate::error::Error;
 use crate::grammar::{Compiler, Grammar, GrammarSource, Matcher, Vocabulary};
+pub use crate::rpc::Sight;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -62,19 +63,31 @@ pub trait Backend {
         drop(observer);
     }
 
+    /// Let it ask, while it waits for what may never come, whether its work is still wanted: once it is not, it is lost.
+    fn ask_whether_wanted(&mut self, is_wanted: IsWanted) {
+        drop(is_wanted);
+    }
+
     /// Why it is gone with all that it held, if it is: what it gave last then counts for nothing, and it is of no more use.
     fn loss(&mut self) -> Option<Error> {
         None
     }
 }
 
+/// Whether anybody has use for a backend still.
+pub type IsWanted = Arc<dyn Fn() -> bool + Send + Sync>;
+
 /// What may happen to a backend beside its works.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Sign {
     /// It may be gone: [`Backend::loss`] says.
     Lost,
-    /// A work has taken so long, and goes on.
-    Slow(Duration),
+    /// A work has taken so long, and goes on; how the servers are that it computes with, where they were looked at.
+    Slow(Duration, Vec<Sight>),
+    /// The work that was slow is over, after so long.
+    SlowOver(Duration),
+    /// How its servers are, once it is gone.
+    Seen(Vec<Sight>),
 }
 
 /// What a sampler of the caller's own answers.

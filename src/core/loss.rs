@@ -30,6 +30,8 @@ pub enum BackendEvent {
     Lost {
         /// Why.
         reason: String,
+        /// The servers that may be why, as `host:port`, with commas; empty where it computed with none.
+        endpoint: String,
     },
     /// It is about to be made again.
     Retry {
@@ -37,6 +39,8 @@ pub enum BackendEvent {
         attempt: u32,
         /// How long that is waited for first.
         delay: Duration,
+        /// Why there is none.
+        reason: String,
     },
     /// There is one again.
     Restored {
@@ -49,6 +53,10 @@ pub enum BackendEvent {
     Slow {
         /// So far.
         elapsed: Duration,
+        /// The servers that it may wait for, as `host:port`, with commas: those in trouble, or else all.
+        endpoint: String,
+        /// What is wrong with them, where that can be seen.
+        reason: Option<String>,
     },
 }
 

@@ -5,6 +5,7 @@ use super::params::SamplingParams;
 use super::transfer::TransferId;
 use crate::options::Key;
 use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
 use std::sync::Arc;
 
 /// One thing to do before a forward pass. Carried out in order.
@@ -81,6 +82,7 @@ pub enum Op {
         /// Positions.
         len: u32,
         /// The bytes.
+        #[serde(with = "serde_bytes")]
         state: Vec<u8>,
     },
     /// Keep a copy in RAM on disk too, behind another that is there.
@@ -138,7 +140,7 @@ pub enum OpResult {
         n_bytes: u64,
     },
     /// Copies as bytes, in order; none for one that is not there.
-    Exported(Vec<Option<Vec<u8>>>),
+    Exported(Vec<Option<ByteBuf>>),
     /// Blocks are restored.
     Restored {
         /// So many, from the first.

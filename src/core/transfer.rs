@@ -206,7 +206,7 @@ impl Scheduler {
             if len == 0 {
                 break;
             }
-            parts.push(StatePart { from, len, state });
+            parts.push(StatePart { from, len, state: state.into_vec() });
             from += len;
         }
         let state = SessionState { tokens: tokens.to_vec(), parts };

@@ -1,7 +1,7 @@
 //! The folder of the disk tier: a backend that does the scheduler's ops on it, and leaves all others to the real one.
 
 use super::prompt::Identity;
-use crate::backend::{Backend, Pick, Sign};
+use crate::backend::{Backend, IsWanted, Pick, Sign};
 use crate::core::{
     BlobId, DecodeOutcome, DiskEntry, Drawn, EmbedOutcome, EmbedPart, Limits, Op, OpResult, RequestId, Row, Token,
     TransferId,
@@ -199,6 +199,10 @@ impl Backend for WithDisk {
 
     fn observe(&mut self, observer: Arc<dyn Fn(Sign) + Send + Sync>) {
         self.inner.observe(observer);
+    }
+
+    fn ask_whether_wanted(&mut self, is_wanted: IsWanted) {
+        self.inner.ask_whether_wanted(is_wanted);
     }
 
     fn loss(&mut self) -> Option<Error> {

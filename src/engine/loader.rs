@@ -52,7 +52,10 @@ pub(super) fn run(shared: &Shared, loader: Box<dyn Loader>) {
             shared.send(Command::Start(make_backend, make_again, Arc::clone(&model.identity)));
             shared.open(&model);
         }
-        Ok(Err(error)) => shared.fail(&error),
+        Ok(Err(error)) => {
+            shared.servers.note_failure(shared.clock.now(), &error);
+            shared.fail(&error);
+        }
         Err(panic) => shared.fail(&Error::EngineCrashed(panic_text(&*panic))),
     }
 }

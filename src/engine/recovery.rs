@@ -46,10 +46,20 @@ impl Recovery {
 
 /// Have the engine told of what happens to its backend while nobody looks.
 pub(super) fn watch(shared: &Arc<Shared>, backend: &mut dyn Backend) {
+    let asked = Arc::clone(shared);
+    backend.ask_whether_wanted(Arc::new(move || !asked.is_given_up()));
     let shared = Arc::clone(shared);
     backend.observe(Arc::new(move |sign| match sign {
         Sign::Lost => shared.send(Command::Look),
-        Sign::Slow(elapsed) => tell(&shared, BackendEvent::Slow { elapsed }, &mut Wakes::default()),
+        Sign::Slow(elapsed, sights) => {
+            let now = shared.clock.now();
+            shared.servers.slow_since(Time(now.0.saturating_sub(elapsed.as_nanos() as u64)));
+            shared.servers.note(now, &sights);
+            let (endpoint, reason) = shared.suspects(&sights);
+            tell(&shared, BackendEvent::Slow { elapsed, endpoint, reason }, &mut Wakes::default());
+        }
+        Sign::SlowOver(took) => shared.servers.slow_took(took),
+        Sign::Seen(sights) => shared.servers.note(shared.clock.now(), &sights),
     }));
 }
 
@@ -72,7 +82,8 @@ impl EngineThread {
     /// The backend is gone, and the scheduler knows: have it made again.
     pub(super) fn recover(&mut self, now: Time, error: &Error) {
         self.shared.is_backend_lost.store(true, Ordering::Relaxed);
-        tell(&self.shared, BackendEvent::Lost { reason: error.to_string() }, &mut self.wakes);
+        let endpoint = if let Error::Rpc { endpoint, .. } = error { endpoint.clone() } else { String::new() };
+        tell(&self.shared, BackendEvent::Lost { reason: error.to_string(), endpoint }, &mut self.wakes);
         let recovery = &mut self.recovery;
         if now - recovery.made_at >= WELL {
             recovery.n_tries = 0;
@@ -94,7 +105,7 @@ impl EngineThread {
         recovery.attempts += 1;
         let delay = pause_before(recovery.n_tries);
         let attempt = recovery.attempts;
-        tell(&self.shared, BackendEvent::Retry { attempt, delay }, &mut self.wakes);
+        tell(&self.shared, BackendEvent::Retry { attempt, delay, reason: error.to_string() }, &mut self.wakes);
         self.shared.thread_starts();
         let (shared, running) = (Arc::clone(&self.shared), Running(Arc::clone(&self.shared)));
         let thread = std::thread::Builder::new().name("loader again".into()).stack_size(STACK_BYTES);
@@ -113,7 +124,10 @@ impl EngineThread {
     pub(super) fn backend_made(&mut self, made: Result<MakeBackend, Error>) {
         let backend = match made.and_then(|make| make()) {
             Ok(backend) => backend,
-            Err(error) => return self.try_again(&error),
+            Err(error) => {
+                self.shared.servers.note_failure(self.shared.clock.now(), &error);
+                return self.try_again(&error);
+            }
         };
         self.backend.replace(backend);
         watch(&self.shared, &mut self.backend);
@@ -123,6 +137,7 @@ impl EngineThread {
             return;
         }
         self.recovery.made_at = now;
+        self.shared.servers.all_well(now);
         self.shared.n_backend_restarts.fetch_add(1, Ordering::Relaxed);
         self.shared.is_backend_lost.store(false, Ordering::Relaxed);
         let (attempts, took) = (self.recovery.attempts, now - self.recovery.lost_at);

@@ -9,6 +9,7 @@ use super::mailbox::{Cancelling, Mailbox, wait_for};
 use super::metrics::Metrics;
 use super::pass_watch::PassWatch;
 use super::prompt::{Identity, Model};
+use super::servers::Servers;
 use super::sessions::Transfer;
 use super::settle::Settler;
 use super::state::{State, StateCell};
@@ -28,6 +29,9 @@ use tokio::sync::mpsc::UnboundedSender;
 
 /// How long an engine that is not closed in peace goes on to store what it leaves behind.
 const LEAVE_LIMIT: Duration = Duration::from_secs(3);
+
+/// How long such an engine waits for a work that does not end, and then for nothing any more.
+const END_LIMIT: Duration = Duration::from_secs(5);
 
 /// What the engine thread is told. Its number is bounded by that of the requests in flight.
 pub(super) enum Command {
@@ -74,6 +78,7 @@ pub(super) struct Shared {
     pub(super) n_halves_ready: AtomicU32,
     pub(super) n_backend_restarts: AtomicU32,
     pub(super) is_backend_lost: AtomicBool,
+    pub(super) servers: Servers,
     seeds: RandomState,
     pub(super) settler: Settler,
     /// Threads that run.
@@ -92,6 +97,7 @@ impl Shared {
         Self {
             intake: Mutex::new(Intake::new(&options)),
             metrics: Metrics::new(options.n_ctx),
+            servers: Servers::new(&options),
             options,
             home: Home::here(),
             clock: Clock::start(),
@@ -279,6 +285,11 @@ impl Shared {
         self.options.prompt_cache_dir.is_some()
             && self.clock.now().0 < self.leaves_until.load(Ordering::Relaxed)
             && self.with_intake(|intake| intake.closing > Closing::No && matches!(intake.stage, Stage::Open(_)))
+    }
+
+    /// Whether the engine was closed, and not in peace, so long ago that no work is waited for.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.clock.now().0 >= self.leaves_until.load(Ordering::Relaxed).saturating_add(END_LIMIT.as_nanos() as u64)
     }
 
     /// Whether anybody still wants the model that is being loaded.

@@ -1,5 +1,6 @@
 //! A snapshot of the core's figures that nobody waits for.
 
+use super::servers::{ServerHealth, Slow};
 use super::shared::Shared;
 use super::state::State;
 use crate::core::Stats;
@@ -27,6 +28,10 @@ pub struct EngineStats {
     pub n_backend_restarts: u32,
     /// Whether there is none at the moment, because it was lost.
     pub is_backend_lost: bool,
+    /// Works of an isolated backend that took unusually long.
+    pub slow: Slow,
+    /// The servers that the model is spread over.
+    pub servers: Vec<ServerHealth>,
 }
 
 impl Shared {
@@ -39,6 +44,7 @@ impl Shared {
         core.n_finished += all;
         core.n_failed += failed;
         core.n_cancelled += cancelled;
+        let now = self.clock.now();
         let load_nanos = self.load_nanos.load(Ordering::Relaxed);
         EngineStats {
             core,
@@ -50,6 +56,8 @@ impl Shared {
             load_time: (load_nanos > 0).then(|| Duration::from_nanos(load_nanos)),
             n_backend_restarts: self.n_backend_restarts.load(Ordering::Relaxed),
             is_backend_lost: self.is_backend_lost.load(Ordering::Relaxed),
+            slow: self.servers.slow(now),
+            servers: self.servers.health(now),
         }
     }
 }

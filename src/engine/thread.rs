@@ -50,6 +50,7 @@ fn serve(
     let directory = disk::open(&shared.options, &limits, &identity)?;
     let (mut backend, on_disk) = WithDisk::new(backend, directory);
     recovery::watch(shared, &mut backend);
+    shared.servers.all_well(shared.clock.now());
     let mut options = SchedulerOptions::from(&shared.options);
     // The handle keeps the bounds, so that a caller hears at once.
     (options.max_queue, options.max_queue_per_scope) = (0, 0);

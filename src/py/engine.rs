@@ -361,6 +361,8 @@ fn stats_dict<'py>(py: Python<'py>, stats: &engine::EngineStats) -> PyResult<Bou
         load_time,
         n_backend_restarts,
         is_backend_lost,
+        slow,
+        servers,
     } = stats;
     let dict = super::stats_dict(py, core)?;
     dict.set_item("state", state.word())?;
@@ -370,6 +372,15 @@ fn stats_dict<'py>(py: Python<'py>, stats: &engine::EngineStats) -> PyResult<Bou
     dict.set_item("load_s", load_time.map(|t| t.as_secs_f64()))?;
     dict.set_item("n_backend_restarts", n_backend_restarts)?;
     dict.set_item("is_backend_lost", is_backend_lost)?;
+    let engine::Slow { n, is_now, last } = slow;
+    dict.set_item("n_slow_passes", n)?;
+    dict.set_item("is_backend_slow", is_now)?;
+    dict.set_item("slow_pass_s", last.map(|t| t.as_secs_f64()))?;
+    let health = servers.iter().map(|server| {
+        let engine::ServerHealth { endpoint, is_reachable, trouble, age } = server;
+        (endpoint, *is_reachable, trouble.as_ref(), age.map(|t| t.as_secs_f64()))
+    });
+    dict.set_item("rpc_servers", health.collect::<Vec<_>>())?;
     Ok(dict)
 }
 

@@ -253,11 +253,13 @@ fn backend<'py>(
     meta: &Bound<'py, PyDict>,
 ) -> PyResult<&'static str> {
     match event {
-        BackendEvent::Lost { reason } => {
+        BackendEvent::Lost { reason, endpoint } => {
             meta.set_item("reason", reason)?;
+            meta.set_item("endpoint", endpoint)?;
             Ok("backend.lost")
         }
-        BackendEvent::Retry { attempt, delay } => {
+        BackendEvent::Retry { attempt, delay, reason } => {
+            meta.set_item("reason", reason)?;
             measured.set_item("attempt", attempt)?;
             measured.set_item("delay_ms", ms(*delay))?;
             Ok("backend.retry")
@@ -267,7 +269,9 @@ fn backend<'py>(
             measured.set_item("lost_ms", ms(*took))?;
             Ok("backend.restored")
         }
-        BackendEvent::Slow { elapsed } => {
+        BackendEvent::Slow { elapsed, endpoint, reason } => {
+            meta.set_item("endpoint", endpoint)?;
+            meta.set_item("reason", reason)?;
             measured.set_item("elapsed_ms", ms(*elapsed))?;
             Ok("backend.slow")
         }

@@ -22,6 +22,8 @@ pub enum Kind {
 pub struct Candidate {
     /// What the option `devices` calls it; a server's is `RPC0[host:port]`, or `RPC0` for short.
     pub name: String,
+    /// A server's also has a name that does not count through the servers: `host:port/0`.
+    pub alias: Option<String>,
     /// What it is.
     pub kind: Kind,
     /// Where the hardware sits, if that is known: two backends may know the same one.
@@ -31,7 +33,10 @@ pub struct Candidate {
 impl Candidate {
     fn is_called(&self, name: &str) -> bool {
         let short = self.name.split('[').next().unwrap_or_default();
-        self.name.eq_ignore_ascii_case(name) || short.eq_ignore_ascii_case(name)
+        [Some(&*self.name), Some(short), self.alias.as_deref()]
+            .iter()
+            .flatten()
+            .any(|own| own.eq_ignore_ascii_case(name))
     }
 }
 
@@ -117,10 +122,11 @@ mod tests {
     use crate::options::{SplitMode, StartOptions};
 
     fn candidates() -> Vec<Candidate> {
-        let of = |name: &str, kind| Candidate { name: name.to_owned(), kind, hardware: None };
+        let of = |name: &str, kind| Candidate { name: name.to_owned(), alias: None, kind, hardware: None };
+        let served = |name: &str, alias: &str| Candidate { alias: Some(alias.to_owned()), ..of(name, Kind::Remote) };
         vec![
-            of("RPC0[a:1]", Kind::Remote),
-            of("RPC1[b:2]", Kind::Remote),
+            served("RPC0[a:1]", "a:1/0"),
+            served("RPC1[b:2]", "b:2/0"),
             of("CUDA0", Kind::Accelerator),
             of("Vulkan1", Kind::Integrated),
             of("CPU", Kind::Processor),
@@ -149,8 +155,12 @@ mod tests {
 
     #[test]
     fn an_accelerator_that_two_backends_know_is_taken_once() {
-        let card =
-            |name: &str| Candidate { name: name.to_owned(), kind: Kind::Accelerator, hardware: Some("pci:1".into()) };
+        let card = |name: &str| Candidate {
+            name: name.to_owned(),
+            alias: None,
+            kind: Kind::Accelerator,
+            hardware: Some("pci:1".into()),
+        };
         let twice = [card("CUDA0"), card("Vulkan0")];
         assert_eq!(place(&twice, &StartOptions::default()), Ok(vec![0]));
         assert_eq!(place(&twice, &with(&["Vulkan0"])), Ok(vec![1]));
@@ -160,6 +170,7 @@ mod tests {
     fn devices_are_taken_in_the_order_they_are_named_in() {
         let placed = |words| place(&candidates(), &with(words));
         assert_eq!(placed(&["cuda0", "RPC1", "rpc0[A:1]", "CPU"]), Ok(vec![2, 1, 0]));
+        assert_eq!(placed(&["b:2/0", "CUDA0", "A:1/0"]), Ok(vec![1, 2, 0]));
         assert_eq!(placed(&["CPU"]), Ok(vec![]));
         assert_eq!(placed(&[]), Ok(vec![]));
     }
@@ -168,8 +179,10 @@ mod tests {
     fn an_unknown_device_is_refused_with_those_there_are() {
         let unknown = refusal(&with(&["RPC7"]));
         assert!(unknown.contains("\"RPC7\"") && unknown.contains("RPC0[a:1], RPC1[b:2], CUDA0"), "{unknown}");
-        let twice = refusal(&with(&["RPC0", "RPC0[a:1]"]));
-        assert!(twice.contains("twice"), "{twice}");
+        for again in ["RPC0[a:1]", "a:1/0"] {
+            let twice = refusal(&with(&["RPC0", again]));
+            assert!(twice.contains("twice"), "{twice}");
+        }
     }
 
     #[test]

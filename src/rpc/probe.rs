@@ -67,17 +67,7 @@ fn v4(address: SocketAddr) -> Option<SocketAddrV4> {
 /// `no_devices`.
 pub fn prove(endpoint: &Endpoint, address: SocketAddrV4, limit: Duration) -> Result<Server, Error> {
     let deadline = now() + limit;
-    let stream = TcpStream::connect_timeout(&address.into(), limit).map_err(|error| {
-        let why = if error.kind() == ErrorKind::ConnectionRefused {
-            "nobody listens there (connection refused)".to_owned()
-        } else if is_late(&error) {
-            let limit = limit.as_secs_f64();
-            format!("no connection in {limit} s: no such machine, a firewall, or clients that wait already")
-        } else {
-            format!("no connection: {error}")
-        };
-        failure(RpcReason::Unreachable, endpoint, &why)
-    })?;
+    let stream = reach(endpoint, address, limit)?;
     let mut line = Line { stream, deadline, limit, endpoint };
     let version = line.hello()?;
     let count = line.ask::<4>(DEVICE_COUNT, &[])?;
@@ -90,6 +80,21 @@ pub fn prove(endpoint: &Endpoint, address: SocketAddrV4, limit: Duration) -> Res
     }
     let devices = (0..n_devices).map(|device| line.memory(device)).collect::<Result<_, _>>()?;
     Ok(Server { version, devices })
+}
+
+/// Connect, and no more.
+pub(super) fn reach(endpoint: &Endpoint, address: SocketAddrV4, limit: Duration) -> Result<TcpStream, Error> {
+    TcpStream::connect_timeout(&address.into(), limit).map_err(|error| {
+        let why = if error.kind() == ErrorKind::ConnectionRefused {
+            "nobody listens there (connection refused)".to_owned()
+        } else if is_late(&error) {
+            let limit = limit.as_secs_f64();
+            format!("no connection in {limit} s: no such machine, a firewall, or clients that wait already")
+        } else {
+            format!("no connection: {error}")
+        };
+        failure(RpcReason::Unreachable, endpoint, &why)
+    })
 }
 
 /// The clock that a socket's time limits go by.

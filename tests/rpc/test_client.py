@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import socket
 import subprocess
 import sys
@@ -10,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-from llama_batch import Engine, LlamaBatchError, OptionError, RpcError, RpcUnavailableError, rpc
+from llama_batch import Engine, LlamaBatchError, OptionError, RpcError, RpcUnavailableError, prometheus, rpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -90,9 +92,9 @@ def write(path: Path) -> Path:
     return path
 
 
-def test_a_closed_port_is_unreachable_for_ping_devices_and_engine(tmp_path: Path) -> None:
+def test_a_closed_port_is_unreachable_whoever_asks(tmp_path: Path) -> None:
     endpoint = closed_port()
-    for ask in (rpc.ping, rpc.devices):
+    for ask in (rpc.ping, rpc.devices, rpc.add_server):
         with pytest.raises(RpcUnavailableError, match="connection refused") as told:
             ask(endpoint)
         assert (told.value.reason, told.value.retryable) == ("unreachable", True)
@@ -110,16 +112,61 @@ def test_what_names_no_server_is_refused_at_once(servers: object) -> None:
         Engine("sim:", rpc_servers=servers)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("endpoint", ["", "x", "x:y", "[::1]:5", "a:1:2"])
-def test_ping_refuses_what_is_no_endpoint(endpoint: str) -> None:
+@pytest.mark.parametrize("ask", [rpc.ping, rpc.devices, rpc.add_server])
+@pytest.mark.parametrize("endpoint", ["", "x", "x:y", "[::1]:5", "a:1:2", "a:1\0", None, 5, b"a:1", ["a:1"]])
+def test_what_is_no_endpoint_is_refused(ask: Callable[..., object], endpoint: object) -> None:
     with pytest.raises(OptionError, match="endpoint must be"):
-        rpc.ping(endpoint)
+        ask(endpoint)
 
 
-@pytest.mark.parametrize("timeout", [0.0, -1.0, float("nan"), float("inf")])
-def test_ping_refuses_a_time_limit_that_is_none(timeout: float) -> None:
+@pytest.mark.parametrize("ask", [rpc.ping, rpc.devices, rpc.add_server])
+@pytest.mark.parametrize("timeout", [0.0, -1.0, float("nan"), float("inf"), None, True, "5"])
+def test_a_time_limit_that_is_none_is_refused(ask: Callable[..., object], timeout: object) -> None:
     with pytest.raises(OptionError, match="timeout"):
-        rpc.ping("127.0.0.1:1", timeout=timeout)
+        ask("127.0.0.1:1", timeout=timeout)
+
+
+def speak_rpc(n_devices: int) -> Callable[[socket.socket], None]:
+    """A server of the right version whose devices have 3 bytes free of 4."""
+
+    def answer(client: socket.socket) -> None:
+        for length, answered in [
+            (9 + 24, bytes([7, 0, 0]) + bytes(25)),
+            (9, n_devices.to_bytes(4, "little")),
+            *[(9 + 4, (3).to_bytes(8, "little") + (4).to_bytes(8, "little"))] * n_devices,
+        ]:
+            client.recv(length, socket.MSG_WAITALL)
+            client.sendall(len(answered).to_bytes(8, "little") + answered)
+
+    return answer
+
+
+def test_a_server_that_was_added_is_text_with_devices_that_have_names() -> None:
+    with stand_in(speak_rpc(2)) as endpoint:
+        server = rpc.add_server(endpoint)
+    assert server == endpoint
+    assert server.version == "7.0.0"
+    assert [device.name for device in server.devices] == [f"{endpoint}/0", f"{endpoint}/1"]
+    assert {(device.memory_free, device.memory_total) for device in server.devices} == {(3, 4)}
+    for copied in (copy.deepcopy(server), pickle.loads(pickle.dumps(server))):
+        assert (copied, copied.devices, copied.version) == (server, server.devices, server.version)
+
+
+def test_the_health_of_a_server_is_unknown_before_and_bad_after_a_load_that_failed(tmp_path: Path) -> None:
+    with stand_in(None) as silent:
+        gone = closed_port()
+        engine = Engine(write(tmp_path / "x.gguf"), rpc_servers=[silent, gone], rpc_timeout=0.3)
+        with pytest.raises(RpcUnavailableError):
+            engine.wait_ready(60)
+        first, second = engine.stats().rpc_servers
+        assert (first.endpoint, first.is_reachable, second.endpoint) == (silent, False, gone)
+        assert "did not answer" in str(first.trouble)
+        assert first.age_s is not None
+        assert (second.is_reachable, second.trouble, second.age_s) == (None, None, None)
+        scrape = prometheus.render(engine)
+        assert f'endpoint="{silent}"}} 0' in scrape
+        assert gone not in scrape
+        engine.close()
 
 
 def test_a_name_that_leads_nowhere_is_unreachable() -> None:

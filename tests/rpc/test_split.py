@@ -55,6 +55,34 @@ def test_a_model_over_two_workers_says_what_it_says_here(
     assert all(worker.info().n_clients > n for worker, n in zip(workers, before, strict=True))
 
 
+def test_servers_that_were_added_are_asked_for_by_themselves_and_by_their_devices(
+    smollm2: Path, workers: list[RpcWorker], local_text: str
+) -> None:
+    with Proxy(workers[0].endpoint) as first, Proxy(workers[1].endpoint) as second:
+        servers = [rpc.add_server(proxy.endpoint) for proxy in (first, second)]
+        before = [proxy.n_sent for proxy in (first, second)]
+        with Engine(smollm2, rpc_servers=servers, devices=[servers[1].devices[0].name], **SMALL) as engine:
+            assert engine.generate(PROMPT, max_tokens=16, temp=0).result(120).text == local_text
+            assert [(server.endpoint, server.is_reachable) for server in engine.stats().rpc_servers] == [
+                (server, True) for server in servers
+            ]
+        n_first, n_second = (proxy.n_sent - n for proxy, n in zip((first, second), before, strict=True))
+    assert n_first * 1000 < n_second
+    engine = Engine(smollm2, devices=[servers[1].devices[0].name], **SMALL)
+    with pytest.raises(OptionError, match="there is no"):
+        engine.wait_ready(60)
+    engine.close()
+
+
+def test_two_names_of_one_server_are_refused(smollm2: Path) -> None:
+    with RpcWorker("127.0.0.1:0", n_threads=1) as worker:
+        names = [worker.endpoint, worker.endpoint.replace("127.0.0.1", "localhost")]
+        engine = Engine(smollm2, rpc_servers=names, **SMALL)
+        with pytest.raises(OptionError, match="one server"):
+            engine.wait_ready(60)
+        engine.close()
+
+
 def test_shares_are_counted_in_the_order_of_the_servers(smollm2: Path, workers: list[RpcWorker]) -> None:
     with Proxy(workers[0].endpoint) as first, Proxy(workers[1].endpoint) as second:
         answer(smollm2, rpc_servers=[first.endpoint, second.endpoint], tensor_split=[1, 5])

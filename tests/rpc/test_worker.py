@@ -206,6 +206,19 @@ def test_a_worker_that_hangs_is_busy_and_can_be_ended(eventually: Eventually, mo
     assert worker.info().exit_codes == (-signal.SIGKILL,)
 
 
+@LINUX
+def test_a_client_whose_machine_is_gone_is_noticed_by_the_system() -> None:
+    """Nothing else ends its connection, and the server has no other client meanwhile."""
+    keepalive = "02"
+    with RpcWorker(HERE) as worker:
+        host, _, port = worker.endpoint.partition(":")
+        with socket.create_connection((host, int(port))) as client:
+            ends = [f":{number:04X}" for number in (int(port), client.getsockname()[1])]
+            rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+            timers = [row[5] for row in rows if row[1].endswith(ends[0]) and row[2].endswith(ends[1])]
+    assert [timer.partition(":")[0] for timer in timers] == [keepalive]
+
+
 def restart_often(n: int, eventually: Eventually) -> None:
     with RpcWorker(HERE) as worker:
         before = n_descriptors()

@@ -2,7 +2,7 @@
 
 use llama_batch::error::{Error, RpcReason};
 use llama_batch::options::Endpoint;
-use llama_batch::rpc::{Memory, PROTOCOL, Server, prove, resolve};
+use llama_batch::rpc::{Memory, Met, PROTOCOL, Server, examine, knock, prove, resolve};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
@@ -136,4 +136,26 @@ fn a_closed_port_and_an_unknown_name_are_unreachable() {
     assert_eq!((closed.code(), closed.retryable()), ("rpc_unavailable", true));
     let nowhere = resolve(&Endpoint::parse("no-such-host.invalid:1").unwrap()).unwrap_err();
     assert!(matches!(nowhere, Error::Rpc { reason: RpcReason::Unreachable, .. }), "{nowhere:?}");
+}
+
+#[test]
+fn a_server_in_use_is_knocked_at_and_a_free_one_is_asked() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let gone = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoints = [&gone, &silent].map(|listener| listener.local_addr().unwrap().to_string());
+    drop(gone);
+    let met = endpoints.clone().map(|endpoint| Met::new(&Endpoint::parse(&endpoint).unwrap()));
+    for (seen, expected) in [
+        (knock(&met, LIMIT), [Some(RpcReason::Unreachable), None]),
+        (examine(&met, LIMIT), [Some(RpcReason::Unreachable), Some(RpcReason::Busy)]),
+    ] {
+        assert_eq!(seen.iter().map(|sight| sight.endpoint.clone()).collect::<Vec<_>>(), endpoints);
+        let reasons = seen.iter().map(|sight| match &sight.trouble {
+            Some(Error::Rpc { reason, .. }) => Some(*reason),
+            None => None,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(reasons.collect::<Vec<_>>(), expected);
+    }
+    assert!(knock(&[], LIMIT).is_empty());
 }

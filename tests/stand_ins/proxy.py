@@ -35,7 +35,11 @@ class Proxy:
         with contextlib.suppress(OSError):  # closed
             while True:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(self._target)
+                try:
+                    server = socket.create_connection(self._target)
+                except OSError:  # nobody is there: the client hears of it by the end of its connection
+                    _cut(client)
+                    continue
                 for one in (client, server):
                     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._sockets += [client, server]
@@ -45,13 +49,15 @@ class Proxy:
                     self._pumps.append(pump)
 
     def _pump(self, source: socket.socket, sink: socket.socket, counter: str) -> None:
-        with contextlib.suppress(OSError):
+        try:
             while block := source.recv(1 << 20):
                 time.sleep(self._delay_s)
                 setattr(self, counter, getattr(self, counter) + len(block))
                 sink.sendall(block)
-        with contextlib.suppress(OSError):
             sink.shutdown(socket.SHUT_WR)
+        except OSError:  # one end is gone, and who waits at the other is to know
+            _cut(source)
+            _cut(sink)
 
     def close(self) -> None:
         """Let connections end by themselves, and cut those that do not."""
@@ -60,12 +66,16 @@ class Proxy:
         for pump in self._pumps:
             pump.join(max(0.0, end - time.monotonic()))
         for one in self._sockets:
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+            _cut(one)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _cut(one: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)
+    one.close()

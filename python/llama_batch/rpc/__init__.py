@@ -12,15 +12,17 @@ Example:
 from __future__ import annotations
 
 from llama_batch.rpc.cache import CacheInfo
-from llama_batch.rpc.client import RemoteDevice, devices, ping, supported
+from llama_batch.rpc.client import RemoteDevice, RpcServer, add_server, devices, ping, supported
 from llama_batch.rpc.worker import RpcWorker, WorkerDevice, WorkerInfo
 
 __all__ = [
     "CacheInfo",
     "RemoteDevice",
+    "RpcServer",
     "RpcWorker",
     "WorkerDevice",
     "WorkerInfo",
+    "add_server",
     "devices",
     "ping",
     "supported",

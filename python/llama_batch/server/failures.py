@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from llama_batch.errors import (
+    BackendLostError,
     ChatTemplateError,
     ContextFullError,
     EngineClosedError,
@@ -126,6 +127,8 @@ def as_http(error: BaseException, *, retry_after_s: float = 1.0, param: str | No
             return HttpError(503, error.message, code=error.code)
         case EngineClosedError():
             return _closing()
+        case BackendLostError():
+            return HttpError(503, "what computes was lost", code=error.code, headers={"retry-after": "1"})
         case ModelLoadError() | ModelNotFoundError() | RpcError():
             return HttpError(503, "the model could not be loaded", code=error.code, headers=_NO_USE)
         case LlamaBatchError():
@@ -142,6 +145,4 @@ def _by_code(error: LlamaBatchError) -> HttpError:
     """What is left: what a kind of model does not do, what ended with the engine or its backend, and what failed."""
     if error.code == "unsupported":
         return HttpError(501, error.message, code=error.code)
-    if error.code == "backend_lost":
-        return HttpError(503, "what computes was lost", code=error.code, headers={"retry-after": "1"})
     return _closing() if error.code == "cancelled" else HttpError(500, error.message, code=error.code)

@@ -19,6 +19,7 @@ use crate::core::{
 use crate::error::Error;
 use crate::options::StartOptions;
 use llama_cpp_sys_2 as sys;
+use serde_bytes::ByteBuf;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -156,7 +157,7 @@ impl LlamaBackend {
                 None => OpResult::Refused("the cells of this memory stay where they are".into()),
             },
             Op::Export { blobs, .. } => {
-                OpResult::Exported(blobs.iter().map(|blob| self.blobs.state(*blob).map(<[u8]>::to_vec)).collect())
+                OpResult::Exported(blobs.iter().map(|blob| self.blobs.state(*blob).map(ByteBuf::from)).collect())
             }
             Op::Import { blob, from, len, state } => self.blobs.take_in(*blob, (*from, *len), state),
             Op::Store { .. } | Op::Load { .. } | Op::Discard(_) | Op::Touch(_) => {
@@ -270,6 +271,10 @@ impl Backend for LlamaBackend {
 
     fn abort_flag(&self) -> Option<Arc<AtomicBool>> {
         (!self.rules.memory.is_recurrent()).then(|| self.context.abort_flag())
+    }
+
+    fn loss(&mut self) -> Option<Error> {
+        self.context.model.loss()
     }
 }
 

@@ -1,12 +1,11 @@
 //! The devices there are, and those that a model is spread over.
 
-use super::rpc::Connection;
+use super::rpc::Servers;
 use super::{ffi, init};
 use crate::error::Error;
 use crate::options::StartOptions;
 use crate::rpc::{Candidate, Kind, place};
 use llama_cpp_sys_2 as sys;
-use std::sync::Arc;
 
 /// The devices of this machine, in llama.cpp's order. Those of servers are never registered, and not among them.
 pub(super) fn local() -> Vec<(Candidate, sys::ggml_backend_dev_t)> {
@@ -24,7 +23,7 @@ pub(super) fn local() -> Vec<(Candidate, sys::ggml_backend_dev_t)> {
                 let mut props = std::mem::zeroed::<sys::ggml_backend_dev_props>();
                 sys::ggml_backend_dev_get_props(handle, &raw mut props);
                 let name = ffi::text(props.name).unwrap_or_default();
-                (Candidate { name, kind, hardware: ffi::text(props.device_id) }, handle)
+                (Candidate { name, alias: None, kind, hardware: ffi::text(props.device_id) }, handle)
             })
             .collect()
     }
@@ -34,16 +33,16 @@ pub(super) fn local() -> Vec<(Candidate, sys::ggml_backend_dev_t)> {
 ///
 /// # Errors
 /// Those of [`place`].
-pub(super) fn placed(
-    options: &StartOptions,
-    servers: &[Arc<Connection>],
-) -> Result<Option<Vec<sys::ggml_backend_dev_t>>, Error> {
+pub(super) fn placed(options: &StartOptions, servers: &Servers) -> Result<Option<Vec<sys::ggml_backend_dev_t>>, Error> {
     if options.devices.is_none() && servers.is_empty() {
         return Ok(None);
     }
-    let of_servers = servers.iter().flat_map(|server| server.devices.iter().map(|handle| (&server.endpoint, *handle)));
-    let remote = of_servers.enumerate().map(|(at, (endpoint, handle))| {
-        (Candidate { name: format!("RPC{at}[{endpoint}]"), kind: Kind::Remote, hardware: None }, handle)
+    let of_servers = servers.iter().flat_map(|(endpoint, server)| {
+        server.devices.iter().enumerate().map(move |(index, handle)| (format!("{endpoint}/{index}"), endpoint, *handle))
+    });
+    let remote = of_servers.enumerate().map(|(at, (alias, endpoint, handle))| {
+        let name = format!("RPC{at}[{endpoint}]");
+        (Candidate { name, alias: Some(alias), kind: Kind::Remote, hardware: None }, handle)
     });
     let (candidates, handles): (Vec<_>, Vec<_>) = remote.chain(local()).unzip();
     let mut list: Vec<_> = place(&candidates, options)?.into_iter().map(|at| handles[at]).collect();

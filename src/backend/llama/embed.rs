@@ -18,7 +18,7 @@ const N_TEXTS: u32 = 32;
 
 /// What embeds.
 pub(super) struct Embedder {
-    model: Arc<Model>,
+    pub(super) model: Arc<Model>,
     options: StartOptions,
     limits: EmbedLimits,
     /// Shared with the context that generates.

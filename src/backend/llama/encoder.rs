@@ -96,4 +96,8 @@ impl Backend for EncoderBackend {
     fn abort_flag(&self) -> Option<Arc<AtomicBool>> {
         Some(Arc::clone(&self.abort))
     }
+
+    fn loss(&mut self) -> Option<Error> {
+        self.embedder.model.loss()
+    }
 }

@@ -3,7 +3,7 @@
 use super::machine::{available_memory, gib};
 use super::model::Model;
 use super::params::model_params;
-use super::rpc::{self, Connection};
+use super::rpc::{self, Servers};
 use super::{devices, ffi, gguf, init, logs};
 use crate::error::Error;
 use crate::options::StartOptions;
@@ -94,7 +94,7 @@ fn read(
     path: &Path,
     file: &CString,
     mut params: sys::llama_model_params,
-    servers: Vec<Arc<Connection>>,
+    servers: Servers,
     progress: &dyn Fn(f32) -> bool,
 ) -> Result<Arc<Model>, Error> {
     let progress = Progress { report: progress, stopped: Cell::new(false) };

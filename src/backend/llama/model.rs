@@ -2,14 +2,15 @@
 
 use super::compilers::Compilers;
 use super::ffi;
-use super::rpc::Connection;
+use super::rpc::{self, Servers};
 use super::template::Templates;
 use crate::backend::Tokenizer as _;
 use crate::core::{MemoryKind, Token};
+use crate::error::Error;
 use llama_cpp_sys_2 as sys;
 use std::ffi::c_char;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock};
 
 /// A model in memory. Shared by contexts and callers; freed with its last owner.
 #[derive(Debug)]
@@ -29,7 +30,7 @@ pub struct Model {
     pub(super) making_context: Mutex<()>,
     pub(super) templates: Templates,
     /// The servers that hold parts of it; let go after them.
-    _servers: Vec<Arc<Connection>>,
+    servers: Servers,
 }
 
 // SAFETY: llama.cpp only reads a loaded model, and the one call that writes to it (making a context with YaRN) is made
@@ -43,11 +44,7 @@ impl Model {
     ///
     /// # Safety
     /// The pointer comes from `llama_model_load_from_file` and has no other owner.
-    pub(super) unsafe fn own(
-        pointer: NonNull<sys::llama_model>,
-        servers: Vec<Arc<Connection>>,
-        is_vocabulary: bool,
-    ) -> Self {
+    pub(super) unsafe fn own(pointer: NonNull<sys::llama_model>, servers: Servers, is_vocabulary: bool) -> Self {
         // SAFETY: the pointer is a loaded model, which always has a vocabulary, if only an empty one.
         let (vocab, n_vocab, kind, n_ctx_train) = unsafe {
             let vocab = sys::llama_model_get_vocab(pointer.as_ptr());
@@ -66,8 +63,13 @@ impl Model {
             grammars: Compilers::default(),
             making_context: Mutex::new(()),
             templates: Templates::default(),
-            _servers: servers,
+            servers,
         }
+    }
+
+    /// Which of its servers has gone, if one has: seen between two works, before llama.cpp meets that.
+    pub(super) fn loss(&self) -> Option<Error> {
+        rpc::gone(&self.servers)
     }
 
     /// A figure that llama.cpp leaves at 0 where it reads no more than the vocabulary.

@@ -8,9 +8,12 @@ use crate::error::{Error, RpcReason};
 use crate::options::{Endpoint, StartOptions};
 use crate::rpc;
 use llama_cpp_sys_2 as sys;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_char, c_void};
-use std::net::SocketAddrV4;
+use std::mem::ManuallyDrop;
+use std::net::{SocketAddr, SocketAddrV4, TcpStream};
+use std::os::fd::FromRawFd;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -43,9 +46,35 @@ fn unsupported(endpoint: &Endpoint) -> Error {
 /// A server that a model of this process uses. As long as it lives, so does ggml's connection to it.
 #[derive(Debug)]
 pub(super) struct Connection {
-    pub(super) endpoint: Endpoint,
     pub(super) devices: Vec<sys::ggml_backend_dev_t>,
     backend: NonNull<sys::ggml_backend>,
+    /// ggml's own socket, so that its end can be seen; none where it was not found.
+    line: Option<TcpStream>,
+}
+
+/// The servers of a model, under the names that its options have for them.
+pub(super) type Servers = Vec<(Endpoint, Arc<Connection>)>;
+
+/// A server that has closed its connection, as an error. For between two works: nothing but its end can come then.
+pub(super) fn gone(servers: &Servers) -> Option<Error> {
+    let is_over = |line: &TcpStream| {
+        let now = Timespec::default();
+        poll(&mut [PollFd::new(line, PollFlags::IN)], Some(&now)).is_ok_and(|n| n > 0)
+    };
+    let (endpoint, _) = servers.iter().find(|(_, server)| server.line.as_ref().is_some_and(is_over))?;
+    Some(rpc::failure(RpcReason::Lost, endpoint, "it closed the connection: its process ended, or cut it off"))
+}
+
+/// Another handle to the socket of this process that is connected with a server: ggml gives none out.
+fn line_to(address: SocketAddrV4) -> Option<TcpStream> {
+    let names = std::fs::read_dir("/dev/fd").ok()?.flatten().map(|entry| entry.file_name());
+    let numbers: Vec<i32> = names.filter_map(|name| name.to_str()?.parse().ok()).collect();
+    numbers.into_iter().find_map(|number| {
+        // SAFETY: it is only asked who is at its other end, which fails where it is no socket or closed, and is left open.
+        let stream = ManuallyDrop::new(unsafe { TcpStream::from_raw_fd(number) });
+        let is_its = stream.peer_addr().is_ok_and(|peer| peer == SocketAddr::V4(address));
+        is_its.then(|| stream.try_clone().ok()).flatten()
+    })
 }
 
 // SAFETY: ggml keeps devices for the life of the process, and what is sent to a server goes through a queue with a lock.
@@ -63,19 +92,23 @@ impl Drop for Connection {
 /// The connections of this process, by address: a server has one client, which models share.
 static OPEN: Mutex<BTreeMap<SocketAddrV4, Weak<Connection>>> = Mutex::new(BTreeMap::new());
 
-/// Prove the servers of the options, all of them before ggml connects to the first, and connect.
+/// Prove the servers of the options, all of them before ggml connects to the first, and connect. Each under the name that
+/// the options have for it: a connection may have been made under another.
 ///
 /// # Errors
-/// [`Error::Rpc`] names the server that is of no use, and why.
-pub(super) fn connect(options: &StartOptions) -> Result<Vec<Arc<Connection>>, Error> {
+/// [`Error::Rpc`] names the server that is of no use, and why; [`Error::Option`] where two names are one server's.
+pub(super) fn connect(options: &StartOptions) -> Result<Servers, Error> {
     let endpoints = options.rpc_servers.iter().flat_map(|servers| &servers.0);
     let limit = Duration::from_secs_f64(options.rpc_timeout);
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     open.retain(|_, connection| connection.strong_count() > 0);
-    let mut found = Vec::new();
+    let mut found: Vec<(&Endpoint, _, SocketAddrV4, _, _)> = Vec::new();
     for endpoint in endpoints {
         let add = function(c"ggml_backend_rpc_add_server").ok_or_else(|| unsupported(endpoint))?;
         let address = rpc::resolve(endpoint)?;
+        if let Some((other, ..)) = found.iter().find(|(_, _, known, _, _)| *known == address) {
+            return Err(Error::Option(format!("rpc_servers: {other} and {endpoint} are one server, at {address}")));
+        }
         let known = open.get(&address).and_then(Weak::upgrade);
         let server = known.is_none().then(|| rpc::prove(endpoint, address, limit)).transpose()?;
         found.push((endpoint, add, address, known, server.map_or(0, |server| server.devices.len())));
@@ -85,7 +118,7 @@ pub(super) fn connect(options: &StartOptions) -> Result<Vec<Arc<Connection>>, Er
         .map(|(endpoint, add, address, known, n_devices)| {
             let connection = known.map_or_else(|| self::open(endpoint, add, address, n_devices).map(Arc::new), Ok)?;
             open.insert(address, Arc::downgrade(&connection));
-            Ok(connection)
+            Ok((endpoint.clone(), connection))
         })
         .collect()
 }
@@ -114,7 +147,7 @@ fn open(
         (devices.clone(), NonNull::new(sys::ggml_backend_dev_init(devices[0], std::ptr::null())))
     };
     let backend = backend.ok_or_else(|| failed(RpcReason::Unreachable, "ggml could not connect"))?;
-    Ok(Connection { endpoint: endpoint.clone(), devices, backend })
+    Ok(Connection { devices, backend, line: line_to(address) })
 }
 
 /// What a worker serves.

@@ -4,7 +4,7 @@ use crate::backend::Backend;
 use crate::backend::sim::{Fault, SimBackend, SimConfig, load_slowly};
 use crate::core::{DecodeOutcome, EmbedOutcome, EmbedPart, Limits, Op, OpResult, Row};
 use crate::error::Error;
-use crate::options::StartOptions;
+use crate::options::{Endpoint, StartOptions};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -34,11 +34,11 @@ pub enum Recipe {
 }
 
 impl Recipe {
-    /// The servers that it computes with, too; empty where there are none.
-    pub(super) fn peers(&self) -> String {
-        let Self::File { options, .. } = self else { return String::new() };
-        let servers = options.rpc_servers.iter().flat_map(|servers| &servers.0);
-        servers.map(ToString::to_string).collect::<Vec<_>>().join(",")
+    /// The servers that it computes with, if any, and how long they may take to answer.
+    pub(super) fn servers(&self) -> (&[Endpoint], Duration) {
+        let Self::File { options, .. } = self else { return (&[], Duration::ZERO) };
+        let servers = options.rpc_servers.as_ref().map_or(&[][..], |servers| &servers.0);
+        (servers, Duration::from_secs_f64(options.rpc_timeout))
     }
 
     /// Make the backend: what the process does first.

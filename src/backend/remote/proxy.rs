@@ -1,11 +1,12 @@
 //! The engine's side.
 
 use super::message::{Answer, Ask, Begin, Recipe};
+use super::peers::Peers;
 use super::process::{Ends, Launch, Observer, Process};
 use super::wire::{Cut, Stopwatch, Wire};
-use crate::backend::{Backend, Sign};
+use crate::backend::{Backend, IsWanted, Sign};
 use crate::core::{DecodeOutcome, EmbedOutcome, EmbedPart, EmbedStatus, Limits, Op, OpResult, Row};
-use crate::error::{Error, RpcReason};
+use crate::error::Error;
 use std::borrow::Cow;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -28,8 +29,8 @@ pub struct RemoteBackend {
     abort: Option<Arc<AtomicBool>>,
     pass: u64,
     timeout: Duration,
-    /// The servers that it computes with.
-    peers: String,
+    peers: Peers,
+    is_wanted: IsWanted,
     lost: Option<Error>,
 }
 
@@ -39,7 +40,8 @@ impl RemoteBackend {
     /// between two signs of life while it loads.
     ///
     /// # Errors
-    /// The process's own; [`Error::ModelLoad`] where it cannot be started, dies, or says nothing for too long.
+    /// The process's own; [`Error::ModelLoad`] where it cannot be started, dies, or says nothing for too long, and
+    /// [`Error::Rpc`] where one of its servers is in trouble then.
     pub fn start(
         launch: &Launch,
         recipe: &Recipe,
@@ -50,13 +52,24 @@ impl RemoteBackend {
         match load(work, recipe, timeout, progress) {
             Ok((wire, Ok((limits, can_abort)))) => {
                 let abort = can_abort.then(Arc::default);
-                Ok(Self { process, wire, alarm, limits, abort, pass: 0, timeout, peers: recipe.peers(), lost: None })
+                Ok(Self {
+                    process,
+                    wire,
+                    alarm,
+                    limits,
+                    abort,
+                    pass: 0,
+                    timeout,
+                    peers: Peers::of(recipe),
+                    is_wanted: Arc::new(|| true),
+                    lost: None,
+                })
             }
             Ok((_, Err(error))) => Err(error),
-            Err(cut) => Err(Error::ModelLoad(format!(
-                "the isolated backend did not come up: {}",
-                obituary(&mut process, &cut, timeout)
-            ))),
+            Err(cut) => {
+                let why = format!("the isolated backend did not come up: {}", obituary(&mut process, &cut, timeout));
+                Err(if cut == Cut::Unwanted { Error::ModelLoad(why) } else { Peers::of(recipe).blame(&why) })
+            }
         }
     }
 
@@ -81,27 +94,38 @@ impl RemoteBackend {
             Ask::Prepare(_) => None,
         };
         let mut alarm = Alarm { pass, flag: self.abort.as_deref(), wire: &self.alarm };
-        let mut observer = self.process.observer();
+        let (observer, peers, mut is_slow) = (self.process.observer(), &mut self.peers, false);
         let mut look_up = || {
             alarm.ring();
             let elapsed = started.elapsed();
             if elapsed >= self.timeout {
                 return Err(Cut::Late(elapsed));
             }
-            if elapsed >= SLOW
-                && let Some(observer) = observer.take()
-            {
-                observer(Sign::Slow(elapsed));
+            if !(self.is_wanted)() {
+                return Err(Cut::Unwanted);
+            }
+            if elapsed >= SLOW && !is_slow {
+                is_slow = true;
+                tell(observer, || Sign::Slow(elapsed, peers.knock()));
             }
             Ok(())
         };
         let answer = self.wire.send(ask, &mut look_up).and_then(|()| self.wire.receive(&mut look_up));
+        if is_slow {
+            tell(observer, || Sign::SlowOver(started.elapsed()));
+        }
         answer.map_err(|cut| self.lose(&cut)).ok()
     }
 
     fn lose(&mut self, cut: &Cut) {
         let why = obituary(&mut self.process, cut, self.timeout);
-        self.lost.get_or_insert_with(|| loss(why, &self.peers));
+        if *cut == Cut::Unwanted {
+            self.lost.get_or_insert(Error::BackendLost(why));
+        } else if self.lost.is_none() {
+            let (error, seen) = self.peers.loss(&why);
+            self.lost = Some(error);
+            tell(self.process.observer(), || Sign::Seen(seen));
+        }
     }
 
     /// The answer was of another kind than its question.
@@ -127,6 +151,12 @@ impl Alarm<'_> {
             // One that is not heard costs a pass that nobody waits for.
             let _ = self.wire.write(&pass.to_le_bytes());
         }
+    }
+}
+
+fn tell(observer: Option<&Observer>, sign: impl FnOnce() -> Sign) {
+    if let Some(observer) = observer {
+        observer(sign());
     }
 }
 
@@ -163,15 +193,6 @@ fn look_up(heard: Stopwatch, timeout: Duration, done: f32, progress: &dyn Fn(f32
         return Err(Cut::Late(timeout));
     }
     if progress(done) { Ok(()) } else { Err(Cut::Unwanted) }
-}
-
-/// What becomes of those whose backend is gone.
-fn loss(why: String, peers: &str) -> Error {
-    if peers.is_empty() {
-        return Error::BackendLost(why);
-    }
-    let text = format!("the backend was lost: {why}; it computed with {peers}, one of which may have gone away");
-    Error::Rpc { reason: RpcReason::Lost, endpoint: peers.to_owned(), text }
 }
 
 /// End a process that is of no use any more, and say why it is not.
@@ -227,6 +248,10 @@ impl Backend for RemoteBackend {
 
     fn observe(&mut self, observer: Observer) {
         self.process.observe(observer);
+    }
+
+    fn ask_whether_wanted(&mut self, is_wanted: IsWanted) {
+        self.is_wanted = is_wanted;
     }
 
     fn loss(&mut self) -> Option<Error> {

@@ -19,6 +19,9 @@ use std::time::Duration;
 /// comes with the death of the parent's *thread* that started the process, here a short-lived one.)
 const WATCH: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
+/// How often a backend that has nothing to do is asked whether it is still there.
+const LOOK: Duration = Duration::from_millis(500);
+
 /// Progress is told so often at most.
 const TELLING: Duration = Duration::from_millis(50);
 
@@ -36,6 +39,7 @@ pub fn serve(
 ) -> Result<(), String> {
     match answer(work, alarm, make) {
         Ok(()) | Err(Cut::Closed) => Ok(()),
+        Err(Cut::Broken(why)) => Err(why),
         Err(cut) => Err(format!("{cut:?}")),
     }
 }
@@ -74,8 +78,18 @@ fn answer(
     let ready = Answer::Ready { limits: Box::new(backend.limits()), can_abort: flag.is_some() };
     lock(&abort.0).flag = flag;
     wire.send(&ready, &mut patient)?;
+    let mut looked = Stopwatch::start();
     loop {
-        let answer = match wire.receive(&mut patient)? {
+        let mut look = || {
+            if looked.elapsed() < LOOK {
+                return Ok(());
+            }
+            looked = Stopwatch::start();
+            still_there(&mut *backend)
+        };
+        let ask = wire.receive(&mut look)?;
+        still_there(&mut *backend)?;
+        let answer = match ask {
             Ask::Prepare(ops) => Answer::Prepared(backend.prepare(&ops)),
             Ask::Decode { pass, rows } => {
                 abort.begin(pass);
@@ -88,6 +102,11 @@ fn answer(
         };
         wire.send(&answer, &mut patient)?;
     }
+}
+
+/// One that is gone is told of by the end of the process: whose start is being prepared then is served by the next one.
+fn still_there(backend: &mut dyn Backend) -> Result<(), Cut> {
+    backend.loss().map_or(Ok(()), |error| Err(Cut::Broken(error.to_string())))
 }
 
 /// Which pass runs, and which is to be aborted: what is heard late aborts no other.

@@ -5,6 +5,7 @@ use super::disk::Stored;
 use super::sampler::Sampler;
 use super::{Fault, SimBackend};
 use crate::core::{BlobId, Op, OpResult, RequestId, SamplingParams, SeqId, Token};
+use serde_bytes::ByteBuf;
 use std::sync::Arc;
 
 impl SimBackend {
@@ -30,7 +31,8 @@ impl SimBackend {
                 if moved { OpResult::Done } else { OpResult::Refused("there are no holes".into()) }
             }
             Op::Export { blobs, .. } => {
-                OpResult::Exported(blobs.iter().map(|blob| self.blobs.get(blob).map(Saved::to_bytes)).collect())
+                let bytes = |blob| self.blobs.get(blob).map(Saved::to_bytes).map(ByteBuf::from);
+                OpResult::Exported(blobs.iter().map(bytes).collect())
             }
             Op::Import { blob, len, state, .. } => match Saved::from_bytes(state).filter(|saved| saved.len() == *len) {
                 Some(saved) => {

@@ -267,7 +267,7 @@ fn a_state_that_somebody_forged_is_refused_or_of_no_harm() {
     let export = Op::Export { transfer: TransferId(0), tokens: [].into(), blobs: vec![BlobId(0), BlobId(77)] };
     let OpResult::Exported(states) = bench.backend.prepare(&[export]).remove(0) else { panic!("no state") };
     assert!(states[1].is_none());
-    let state = states[0].clone().unwrap();
+    let state = states[0].clone().unwrap().into_vec();
     let restore = Op::Restore { seq: SeqId(1), from: 0, blobs: vec![BlobId(9)] };
     let whole = OpResult::Restored { n_blobs: 1, n_tokens: 64, lost: false };
     let mut n_refused = 0;

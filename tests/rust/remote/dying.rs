@@ -25,14 +25,15 @@ fn who_runs_fails_with_how_it_died_and_the_next_one_is_answered() {
         }
     }
     let [
-        BackendEvent::Lost { reason },
-        BackendEvent::Retry { attempt: 1, .. },
+        BackendEvent::Lost { reason, endpoint },
+        BackendEvent::Retry { attempt: 1, reason: again, .. },
         BackendEvent::Restored { attempts: 1, .. },
     ] = &told[..]
     else {
         panic!("{told:?}")
     };
-    assert!(reason.contains("signal 9"));
+    assert!(reason.contains("signal 9") && endpoint.is_empty());
+    assert_eq!(again, reason, "why it is made again");
 }
 
 #[test]
@@ -119,5 +120,16 @@ fn closing_ends_a_reload_and_leaves_no_process() {
     let waiting = submit(&engine, 5);
     assert!(engine.close(false, Some(PATIENCE)).unwrap(), "it does not wait for the model");
     assert_eq!(end(&waiting).end, Ok(FinishReason::Cancelled));
+    assert!(!exists(last(&pids)));
+}
+
+#[test]
+fn closing_an_engine_whose_process_hangs_waits_for_no_pass() {
+    let (engine, pids) = started(StartOptions { backend_timeout: 1e6, ..options(1) }, fast());
+    let running = submit(&engine, 100_000);
+    assert!(generates(&running));
+    kill(last(&pids), Signal::STOP);
+    assert!(engine.close(false, Some(PATIENCE)).unwrap());
+    assert_eq!(end(&running).end, Ok(FinishReason::Cancelled));
     assert!(!exists(last(&pids)));
 }

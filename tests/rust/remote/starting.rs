@@ -1,6 +1,8 @@
 //! Its beginning, and its end in peace.
 
 use super::*;
+use llama_batch::error::RpcReason;
+use llama_batch::options::{Endpoint, Endpoints};
 use std::process::{Command, Stdio};
 
 fn load_error(role: &str, recipe: Recipe, options: StartOptions) -> String {
@@ -75,4 +77,20 @@ fn it_ends_with_a_parent_that_is_killed() {
     let said = String::from_utf8_lossy(&parent.stderr).into_owned();
     let pid: u32 = said.lines().next().unwrap_or_default().parse().expect("the number of a process");
     wait_until(|| !runs(pid));
+}
+
+#[test]
+fn a_process_that_dies_as_it_loads_is_blamed_on_the_server_that_is_gone() {
+    let listeners = [(); 2].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let names = listeners.each_ref().map(|listener| listener.local_addr().unwrap().to_string());
+    let servers = names.iter().map(|name| Endpoint::parse(name).unwrap()).collect();
+    let options = StartOptions { rpc_servers: Some(Endpoints(servers)), rpc_timeout: 0.2, ..options(1) };
+    let recipe = Recipe::File { path: "none.gguf".into(), options: Box::new(options) };
+    drop(listeners);
+    let started = RemoteBackend::start(&launch("exit"), &recipe, PATIENCE, &|_| true);
+    let Err(Error::Rpc { reason: RpcReason::Unreachable, endpoint, text }) = started.map(drop) else {
+        panic!("it is a server's fault")
+    };
+    assert_eq!(endpoint, names[0]);
+    assert!(text.contains("nobody listens there") && text.contains("no room on the device"), "{text}");
 }
