@@ -41,6 +41,7 @@ impl Scheduler {
             }
             let rows = self.rows(&self.fit_outputs(grants));
             if !rows.is_empty() {
+                let rows = self.add_drafts(now, rows);
                 self.load = self.load_of_rows(&rows);
                 self.forecast = self.costs.forecast(&self.load);
                 return Some(Work::Decode(rows));
