@@ -21,22 +21,23 @@ use crate::options::StrategyOption;
 
 /// How likely a drafted token is to be drawn while nothing is known of a text, by how many tokens before it were alike; and
 /// how many tokens of the text itself weigh as much.
-const PRIOR: [f64; LONGEST + 1 - SHORTEST] = [0.4, 0.6, 0.8];
+const PRIOR: [f64; LONGEST + 1 - SHORTEST] = [0.3, 0.5, 0.7];
 const PRIOR_WEIGHT: f64 = 2.0;
 /// Part of what is known of a text that stays with each token of it.
 const MEMORY: f64 = 15.0 / 16.0;
-/// Tokens without drafts after one of which nothing was drawn; twice as many each time in a row.
-const FIRST_PAUSE: u32 = 4;
+/// Tokens without drafts after one of which nothing was drawn, and by what factor they get more each time in a row.
+const FIRST_PAUSE: u32 = 2;
+const PAUSE_GROWTH: u32 = 4;
 const LONGEST_PAUSE: u32 = 512;
 
 /// What is known of the drafts of one request.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Drafting {
     lookup: Lookup,
     /// Drafted tokens that draws have decided on, and those that were drawn. Older ones count less.
     n_tested: f64,
     n_passed: f64,
-    /// Tokens that the last pause took; none since something of a draft was drawn.
+    /// Tokens that the last pause took; none since something of a draft was drawn. A new text is taken for one that paused.
     pause: u32,
     /// Nothing is drafted before the text has so many tokens.
     resumes_at: usize,
@@ -71,6 +72,21 @@ struct Budget {
     slack: f64,
 }
 
+impl Default for Drafting {
+    fn default() -> Self {
+        Self {
+            lookup: Lookup::default(),
+            n_tested: 0.0,
+            n_passed: 0.0,
+            pause: FIRST_PAUSE,
+            resumes_at: 0,
+            n_open: 0,
+            n_drafted: 0,
+            n_accepted: 0,
+        }
+    }
+}
+
 impl Drafting {
     /// What to draft behind a text that will have `n_most` tokens: where it is from, and how likely it is.
     fn propose(&mut self, tokens: &[Token], n_most: u32) -> Option<(Found, f64)> {
@@ -87,7 +103,7 @@ impl Drafting {
     fn learn(&mut self, n_tokens: usize, n_drafted: u32, n_accepted: u32) {
         self.n_passed += f64::from(n_accepted);
         self.n_tested += f64::from(n_drafted.min(n_accepted + 1));
-        self.pause = if n_accepted > 0 { 0 } else { (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE) };
+        self.pause = if n_accepted > 0 { 0 } else { (self.pause * PAUSE_GROWTH).clamp(FIRST_PAUSE, LONGEST_PAUSE) };
         self.resumes_at = n_tokens + self.pause as usize;
         self.n_drafted += n_drafted;
         self.n_accepted += n_accepted;
@@ -154,6 +170,8 @@ impl Scheduler {
         let n_rows = n_rows.min(limits.n_outputs.saturating_sub(n_outputs));
         let mut streams = Load::default();
         rows.iter().filter(|row| self.live[&row.request].is_decoding()).for_each(|row| streams.decode(row.pos));
+        // A pass is at most twice as wide as one whose length is known: so a row that is dear is found out cheaply.
+        let n_rows = n_rows.min((self.costs.most_decode() * 2).saturating_sub(streams.n_decode));
         if n_rows == 0 || streams.n_decode == 0 {
             return None;
         }
@@ -178,7 +196,7 @@ impl Scheduler {
         }
         let n_tokens = live.n_prompt().saturating_add(live.request.max_tokens).min(n_ctx_seq);
         let (found, chance) = live.drafting.propose(&live.tokens, n_tokens)?;
-        // After a pause one token says whether drafts are of use again.
+        // After a pause one token says whether drafts are of use.
         let n_most = if live.drafting.pause > 0 { 1 } else { n_most };
         Some(Draft { request: id, found, chance, next: chance, price, n_rows: 0, n_most })
     }
