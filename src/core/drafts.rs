@@ -23,6 +23,9 @@ use crate::options::StrategyOption;
 /// how many tokens of the text itself weigh as much.
 const PRIOR: [f64; LONGEST + 1 - SHORTEST] = [0.3, 0.5, 0.7];
 const PRIOR_WEIGHT: f64 = 2.0;
+/// How much more than its price a row has to be worth: of chances that are only guessed, those that look good enough are more
+/// often guessed too high than too low.
+const MARGIN: f64 = 1.25;
 /// Part of what is known of a text that stays with each token of it.
 const MEMORY: f64 = 15.0 / 16.0;
 /// Tokens without drafts after one of which nothing was drawn, and by what factor they get more each time in a row.
@@ -113,7 +116,7 @@ impl Drafting {
 impl Budget {
     /// Whether a row is worth its price, with so much of a chance.
     fn pays(&self, chance: f64, price: f64) -> bool {
-        chance * self.took > price * self.n_tokens && price <= self.slack
+        chance * self.took > MARGIN * price * self.n_tokens && price <= self.slack
     }
 
     /// Take rows as long as one raises the tokens per unit of time, the best first.
