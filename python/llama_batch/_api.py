@@ -57,6 +57,7 @@ class EngineApi(Submits):
         prompt_cache_dir: str | PathLike[str] | None = None,
         prompt_cache_dir_mb: int = 4096,
         max_itl_ms: int = 200,
+        n_draft: int = 8,
         isolate: Literal["auto", "on", "off"] | bool = "auto",
         on_backend_loss: Literal["wait", "fail"] = "wait",
         max_backend_restarts: int = 10,
@@ -173,6 +174,10 @@ class EngineApi(Submits):
                 generates, a forward pass reads so much of prompts as keeps its forecast length within it. It may always
                 take 1.5 times as long as one that only generates, prompts always get some tokens, and a strategy of
                 one's own is done as it says. 0 removes the bound. Unit: ms. From 0 to 3600000.
+            n_draft: Largest number of tokens that a forward pass computes on trial for a request: what followed its
+                last tokens where they stood before in its own prompt and answer, as far as that is likely to save time.
+                Each is kept only where the request's own draw gives the same, so that no answer changes by more than
+                the batch can change it. The default for requests that do not say; 0 is off. Unit: tokens. From 0 to 64.
             isolate: Run llama.cpp in a process of its own, so that its end is an error of the requests that were
                 running and not the end of this interpreter: "on", "off", or "auto", which leaves it off where all
                 devices are this machine's. Samplers that are Python callables need "off".
@@ -298,6 +303,7 @@ class EngineApi(Submits):
             "prompt_cache_dir": prompt_cache_dir,
             "prompt_cache_dir_mb": prompt_cache_dir_mb,
             "max_itl_ms": max_itl_ms,
+            "n_draft": n_draft,
             "isolate": isolate,
             "on_backend_loss": on_backend_loss,
             "max_backend_restarts": max_backend_restarts,
@@ -376,6 +382,7 @@ class EngineApi(Submits):
         prompt: Prompt,
         *,
         max_tokens: int = 256,
+        n_draft: int | None = None,
         timeout: float | None = None,
         queue_timeout: float | None = None,
         stall_timeout: float | None = 30.0,
@@ -449,6 +456,7 @@ class EngineApi(Submits):
         prompt: Prompt,
         *,
         max_tokens: int = 256,
+        n_draft: int | None = None,
         timeout: float | None = None,
         queue_timeout: float | None = None,
         stall_timeout: float | None = 30.0,
@@ -521,6 +529,7 @@ class EngineApi(Submits):
         prompt: Prompt,
         *,
         max_tokens: int = 256,
+        n_draft: int | None = None,
         timeout: float | None = None,
         queue_timeout: float | None = None,
         stall_timeout: float | None = 30.0,
@@ -592,6 +601,8 @@ class EngineApi(Submits):
         Args:
             prompt: text (BOS as the vocabulary says, special tokens parsed) or token ids.
             max_tokens: Tokens generated at most. 0 only reads the prompt. Unit: tokens. From 0 to 2147483647.
+            n_draft: Largest number of tokens that a forward pass computes on trial for this request; 0 is none, None
+                means as the engine. Unit: tokens. From 0 to 64.
             timeout: Time for the whole request, from submission; None means no limit. Unit: seconds. From 0 to
                 1000000000.
             queue_timeout: Time for waiting in the queue; None means no limit. Unit: seconds. From 0 to 1000000000.
@@ -706,6 +717,7 @@ class EngineApi(Submits):
         """
         options: dict[str, Any] = {
             "max_tokens": max_tokens,
+            "n_draft": n_draft,
             "timeout": timeout,
             "queue_timeout": queue_timeout,
             "stall_timeout": stall_timeout,
@@ -781,6 +793,7 @@ class EngineApi(Submits):
         prompt: Prompt,
         *,
         max_tokens: int = 256,
+        n_draft: int | None = None,
         timeout: float | None = None,
         queue_timeout: float | None = None,
         stall_timeout: float | None = 30.0,
@@ -854,6 +867,7 @@ class EngineApi(Submits):
         prompt: Prompt,
         *,
         max_tokens: int = 256,
+        n_draft: int | None = None,
         timeout: float | None = None,
         queue_timeout: float | None = None,
         stall_timeout: float | None = 30.0,
@@ -926,6 +940,7 @@ class EngineApi(Submits):
         prompt: Prompt,
         *,
         max_tokens: int = 256,
+        n_draft: int | None = None,
         timeout: float | None = None,
         queue_timeout: float | None = None,
         stall_timeout: float | None = 30.0,
@@ -997,6 +1012,8 @@ class EngineApi(Submits):
         Args:
             prompt: text (BOS as the vocabulary says, special tokens parsed) or token ids.
             max_tokens: Tokens generated at most. 0 only reads the prompt. Unit: tokens. From 0 to 2147483647.
+            n_draft: Largest number of tokens that a forward pass computes on trial for this request; 0 is none, None
+                means as the engine. Unit: tokens. From 0 to 64.
             timeout: Time for the whole request, from submission; None means no limit. Unit: seconds. From 0 to
                 1000000000.
             queue_timeout: Time for waiting in the queue; None means no limit. Unit: seconds. From 0 to 1000000000.
@@ -1112,6 +1129,7 @@ class EngineApi(Submits):
         """
         options: dict[str, Any] = {
             "max_tokens": max_tokens,
+            "n_draft": n_draft,
             "timeout": timeout,
             "queue_timeout": queue_timeout,
             "stall_timeout": stall_timeout,
@@ -1196,6 +1214,7 @@ class EngineApi(Submits):
         continue_final_message: bool = False,
         add_generation_prompt: bool = True,
         max_tokens: int = 256,
+        n_draft: int | None = None,
         timeout: float | None = None,
         queue_timeout: float | None = None,
         stall_timeout: float | None = 30.0,
@@ -1278,6 +1297,7 @@ class EngineApi(Submits):
         continue_final_message: bool = False,
         add_generation_prompt: bool = True,
         max_tokens: int = 256,
+        n_draft: int | None = None,
         timeout: float | None = None,
         queue_timeout: float | None = None,
         stall_timeout: float | None = 30.0,
@@ -1359,6 +1379,7 @@ class EngineApi(Submits):
         continue_final_message: bool = False,
         add_generation_prompt: bool = True,
         max_tokens: int = 256,
+        n_draft: int | None = None,
         timeout: float | None = None,
         queue_timeout: float | None = None,
         stall_timeout: float | None = 30.0,
@@ -1440,6 +1461,8 @@ class EngineApi(Submits):
             continue_final_message: the last message is an answer, which is gone on with.
             add_generation_prompt: end the prompt with what begins an answer.
             max_tokens: Tokens generated at most. 0 only reads the prompt. Unit: tokens. From 0 to 2147483647.
+            n_draft: Largest number of tokens that a forward pass computes on trial for this request; 0 is none, None
+                means as the engine. Unit: tokens. From 0 to 64.
             timeout: Time for the whole request, from submission; None means no limit. Unit: seconds. From 0 to
                 1000000000.
             queue_timeout: Time for waiting in the queue; None means no limit. Unit: seconds. From 0 to 1000000000.
@@ -1554,6 +1577,7 @@ class EngineApi(Submits):
         """
         options: dict[str, Any] = {
             "max_tokens": max_tokens,
+            "n_draft": n_draft,
             "timeout": timeout,
             "queue_timeout": queue_timeout,
             "stall_timeout": stall_timeout,
@@ -1648,6 +1672,7 @@ class EngineApi(Submits):
         continue_final_message: bool = False,
         add_generation_prompt: bool = True,
         max_tokens: int = 256,
+        n_draft: int | None = None,
         timeout: float | None = None,
         queue_timeout: float | None = None,
         stall_timeout: float | None = 30.0,
@@ -1729,6 +1754,8 @@ class EngineApi(Submits):
             continue_final_message: the last message is an answer, which is gone on with.
             add_generation_prompt: end the prompt with what begins an answer.
             max_tokens: Tokens generated at most. 0 only reads the prompt. Unit: tokens. From 0 to 2147483647.
+            n_draft: Largest number of tokens that a forward pass computes on trial for this request; 0 is none, None
+                means as the engine. Unit: tokens. From 0 to 64.
             timeout: Time for the whole request, from submission; None means no limit. Unit: seconds. From 0 to
                 1000000000.
             queue_timeout: Time for waiting in the queue; None means no limit. Unit: seconds. From 0 to 1000000000.
@@ -1844,6 +1871,7 @@ class EngineApi(Submits):
         """
         options: dict[str, Any] = {
             "max_tokens": max_tokens,
+            "n_draft": n_draft,
             "timeout": timeout,
             "queue_timeout": queue_timeout,
             "stall_timeout": stall_timeout,
@@ -1940,6 +1968,7 @@ class EngineApi(Submits):
         add_generation_prompt: bool = True,
         include_usage: bool = False,
         max_tokens: int = 256,
+        n_draft: int | None = None,
         timeout: float | None = None,
         queue_timeout: float | None = None,
         stall_timeout: float | None = 30.0,
@@ -2022,6 +2051,8 @@ class EngineApi(Submits):
             add_generation_prompt: end the prompt with what begins an answer.
             include_usage: end with a chunk that has `usage` and no choices.
             max_tokens: Tokens generated at most. 0 only reads the prompt. Unit: tokens. From 0 to 2147483647.
+            n_draft: Largest number of tokens that a forward pass computes on trial for this request; 0 is none, None
+                means as the engine. Unit: tokens. From 0 to 64.
             timeout: Time for the whole request, from submission; None means no limit. Unit: seconds. From 0 to
                 1000000000.
             queue_timeout: Time for waiting in the queue; None means no limit. Unit: seconds. From 0 to 1000000000.
@@ -2137,6 +2168,7 @@ class EngineApi(Submits):
         """
         options: dict[str, Any] = {
             "max_tokens": max_tokens,
+            "n_draft": n_draft,
             "timeout": timeout,
             "queue_timeout": queue_timeout,
             "stall_timeout": stall_timeout,
@@ -2228,6 +2260,7 @@ class EngineApi(Submits):
         progress: bool = False,
         chat: bool = False,
         max_tokens: int = 256,
+        n_draft: int | None = None,
         timeout: float | None = None,
         queue_timeout: float | None = None,
         stall_timeout: float | None = 30.0,
@@ -2305,6 +2338,7 @@ class EngineApi(Submits):
         progress: bool = False,
         chat: bool = False,
         max_tokens: int = 256,
+        n_draft: int | None = None,
         timeout: float | None = None,
         queue_timeout: float | None = None,
         stall_timeout: float | None = 30.0,
@@ -2381,6 +2415,7 @@ class EngineApi(Submits):
         progress: bool = False,
         chat: bool = False,
         max_tokens: int = 256,
+        n_draft: int | None = None,
         timeout: float | None = None,
         queue_timeout: float | None = None,
         stall_timeout: float | None = 30.0,
@@ -2456,6 +2491,8 @@ class EngineApi(Submits):
             progress: show a progress bar (needs `rich`).
             chat: each prompt is text or a list of messages, and goes through the model's chat template.
             max_tokens: Tokens generated at most. 0 only reads the prompt. Unit: tokens. From 0 to 2147483647.
+            n_draft: Largest number of tokens that a forward pass computes on trial for this request; 0 is none, None
+                means as the engine. Unit: tokens. From 0 to 64.
             timeout: Time for the whole request, from submission; None means no limit. Unit: seconds. From 0 to
                 1000000000.
             queue_timeout: Time for waiting in the queue; None means no limit. Unit: seconds. From 0 to 1000000000.
@@ -2571,6 +2608,7 @@ class EngineApi(Submits):
         """
         options: dict[str, Any] = {
             "max_tokens": max_tokens,
+            "n_draft": n_draft,
             "timeout": timeout,
             "queue_timeout": queue_timeout,
             "stall_timeout": stall_timeout,

@@ -169,6 +169,18 @@ _COUNTERS = (
     _counter(
         "num_preemptions_total", "Times that a request gave its cells to others.", lambda m: m.stats.n_parked, vllm=True
     ),
+    _counter(
+        "spec_decode_num_draft_tokens_total",
+        "Tokens computed on trial, because the text had them before.",
+        lambda m: m.stats.n_draft_tokens,
+        vllm=True,
+    ),
+    _counter(
+        "spec_decode_num_accepted_tokens_total",
+        "Of those, tokens that were then drawn.",
+        lambda m: m.stats.n_accepted_tokens,
+        vllm=True,
+    ),
     _counter("kv_cache_evictions_total", "Cached sequences dropped for room.", lambda m: m.stats.n_evicted),
     Family(
         "cache_tier_tokens_total",

@@ -46,6 +46,7 @@ class StartOptions(TypedDict, total=False):
     prompt_cache_dir: str | PathLike[str] | None
     prompt_cache_dir_mb: int
     max_itl_ms: int
+    n_draft: int
     isolate: Literal["auto", "on", "off"] | bool
     on_backend_loss: Literal["wait", "fail"]
     max_backend_restarts: int
@@ -110,6 +111,7 @@ class RequestOptions(TypedDict, total=False):
     """Options of one request, to be passed on by `**`."""
 
     max_tokens: int
+    n_draft: int | None
     timeout: float | None
     queue_timeout: float | None
     stall_timeout: float | None
@@ -350,6 +352,21 @@ START_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
             minimum=0.0,
             maximum=3600000.0,
             unit="ms",
+        ),
+        "n_draft": OptionSpec(
+            name="n_draft",
+            type="int",
+            default=8,
+            doc=(
+                "Largest number of tokens that a forward pass computes on trial for a request: what followed its"
+                " last tokens where they stood before in its own prompt and answer, as far as that is likely to "
+                "save time. Each is kept only where the request's own draw gives the same, so that no answer "
+                "changes by more than the batch can change it. The default for requests that do not say; 0 is "
+                "off."
+            ),
+            minimum=0.0,
+            maximum=64.0,
+            unit="tokens",
         ),
         "isolate": OptionSpec(
             name="isolate",
@@ -865,6 +882,19 @@ REQUEST_OPTIONS: Mapping[str, OptionSpec] = MappingProxyType(
             maximum=2147483647.0,
             unit="tokens",
             aliases=("n_predict",),
+        ),
+        "n_draft": OptionSpec(
+            name="n_draft",
+            type="int | None",
+            default=None,
+            doc=(
+                "Largest number of tokens that a forward pass computes on trial for this request; 0 is none, "
+                "None means as the engine."
+            ),
+            optional=True,
+            minimum=0.0,
+            maximum=64.0,
+            unit="tokens",
         ),
         "timeout": OptionSpec(
             name="timeout",

@@ -128,7 +128,8 @@ def timings(completion: Completion) -> dict[str, Any]:
         completion: the answer.
 
     Returns:
-        Its `timings`; `prompt_n` counts the tokens that were computed, `cache_n` the others. Also `queue_ms`.
+        Its `timings`; `prompt_n` counts the tokens that were computed, `cache_n` the others. Also `queue_ms`, and where
+        anything was drafted `draft_n` and `draft_n_accepted`.
 
     Example:
         >>> timings(done)["predicted_per_second"]
@@ -137,6 +138,7 @@ def timings(completion: Completion) -> dict[str, Any]:
     used, took = completion.usage, completion.timings
     n_prompt = used.prompt_tokens - used.prefix_cache_tokens
     prompt_ms, predicted_ms = round(took.prefill_ms, 3), round(took.decode_ms, 3)
+    drafts = {"draft_n": used.draft_tokens, "draft_n_accepted": used.accepted_tokens} if used.draft_tokens else {}
     return {
         "cache_n": used.prefix_cache_tokens,
         "prompt_n": n_prompt,
@@ -148,6 +150,7 @@ def timings(completion: Completion) -> dict[str, Any]:
         "predicted_per_token_ms": _ratio(predicted_ms, used.generated_tokens),
         "predicted_per_second": _ratio(1e3 * used.generated_tokens, predicted_ms),
         "queue_ms": round(took.queue_ms, 3),
+        **drafts,
     }
 
 

@@ -48,6 +48,7 @@ class Simulation:
             takes, whatever is in it and for each row), `decode_row_ms` (beyond that, for each row of a request that
             generates), `context_ms` (for each 1,000 tokens that a row attends to), `noise` (by how much equal passes
             differ, up and down, per mille), `eog_every` (one in so many tokens ends an answer; 0: none does),
+            `repeat` (how often a token depends on the one before it alone, so that texts repeat themselves, per mille),
             `memory` (`full`, `recurrent`, `hybrid` or `window:TOKENS`), `seed`, `n_vocab`, and chances of faults per
             mille by their names.
         **options: start options of an `Engine`; `batch_strategy` as a word.

@@ -63,6 +63,8 @@ class Stats:
         n_prefill_tokens: prompt tokens computed, what is computed again after a park included.
         n_prefix_cache_tokens: prompt tokens reused.
         n_generated_tokens: tokens generated.
+        n_draft_tokens: tokens computed on trial (`n_draft`).
+        n_accepted_tokens: of those, tokens that were then drawn.
         n_parked: times a request was parked.
         n_evicted: cached sequences dropped for room.
         embedding_requests: requests for embeddings that run or wait; they take no slot.
@@ -112,6 +114,8 @@ class Stats:
     n_prefill_tokens: int = 0
     n_prefix_cache_tokens: int = 0
     n_generated_tokens: int = 0
+    n_draft_tokens: int = 0
+    n_accepted_tokens: int = 0
     n_parked: int = 0
     n_evicted: int = 0
     embedding_requests: int = 0

@@ -5,12 +5,14 @@ drops. A callable that raises is reported through `logging` and hears no more; t
 
 | Event | Measurements | Metadata (beside `engine`) |
 |---|---|---|
-| `tick` | batch_size, decode_tokens, prefill_tokens, active_slots, queue_depth, eval_ms, sample_ms, forecast_ms | |
+| `tick` | batch_size, decode_tokens, draft_tokens, prefill_tokens, active_slots, queue_depth, eval_ms, sample_ms, \
+forecast_ms | |
 | `request.queued` | prompt_tokens, queue_depth | request_id, mode, session |
 | `request.start` | prompt_tokens, prefix_cache_tokens, queue_ms | request_id, seq_id, mode, session, prefix_source, \
 prefix_reason |
-| `request.done` | prompt_tokens, generated_tokens, duration_ms, ttft_ms, queue_ms, prompt_eval_rate, generation_rate, \
-prefix_cache_tokens, prefix_cache_ratio | request_id, seq_id, mode, session, prefix_source, prefix_reason, stop_reason |
+| `request.done` | prompt_tokens, generated_tokens, draft_tokens, accepted_tokens, duration_ms, ttft_ms, queue_ms, \
+prompt_eval_rate, generation_rate, prefix_cache_tokens, prefix_cache_ratio | request_id, seq_id, mode, \
+session, prefix_source, prefix_reason, stop_reason |
 | `request.exception` | as `request.done` | as `request.done`, with reason, code; stop_reason is "error" |
 | `request.parked` | n_tokens | request_id, seq_id |
 | `request.resumed` | prefix_cache_tokens, parked_ms | request_id, seq_id |

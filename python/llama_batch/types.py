@@ -125,11 +125,15 @@ class Usage:
         prompt_tokens: of the prompt.
         generated_tokens: generated, the end-of-generation token excepted.
         prefix_cache_tokens: of the prompt, reused instead of computed.
+        draft_tokens: computed on trial, because the text had them before (`n_draft`).
+        accepted_tokens: of those, drawn then; they are among the generated ones.
     """
 
     prompt_tokens: int = 0
     generated_tokens: int = 0
     prefix_cache_tokens: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:

@@ -26,7 +26,7 @@ pub trait Backend {
     fn prepare(&mut self, ops: &[Op]) -> Vec<OpResult>;
 
     /// One forward pass over rows sorted by sequence and position, at most `n_batch` of them, then a draw from each
-    /// row that draws.
+    /// row that draws; of several of a request only as long as a draw gives the next one's token.
     fn decode(&mut self, rows: &[Row]) -> DecodeOutcome;
 
     /// One forward pass over texts, or a part of one, whose vectors are wanted: at most `n_batch` rows of at most

@@ -127,6 +127,7 @@ impl Scheduler {
         self.costs.learn(&self.load, took);
         self.threads.note(now, &self.load, took, outcome.idle, &mut self.costs);
         self.passed_at = now;
+        let n_draft = self.n_drafted(rows);
         let n_decode = self.advance(now, rows);
         self.note_positions(&outcome.positions);
         for scored in outcome.scored {
@@ -139,7 +140,7 @@ impl Scheduler {
             self.apply_row(now, row);
         }
         self.finish_prompt_only(now, rows);
-        self.pay_rent(n_decode, outcome.span);
+        self.pay_rent(n_decode + n_draft, outcome.span);
         self.row_cap = None;
         self.saved_ahead = false;
         self.disk.pass_done();
@@ -148,7 +149,8 @@ impl Scheduler {
         self.events.push_back(Event::Tick {
             batch_size: rows.len() as u32,
             decode_tokens: n_decode,
-            prefill_tokens: rows.len() as u32 - n_decode,
+            draft_tokens: n_draft,
+            prefill_tokens: rows.len() as u32 - n_decode - n_draft,
             active_slots: self.running_ids().count() as u32,
             queue_depth: self.queue_depth(),
             eval: outcome.eval,
@@ -187,7 +189,10 @@ impl Scheduler {
                 live.n_prepaid = live.n_prepaid.saturating_sub(n_rows);
                 self.totals.n_prefill_tokens += u64::from(n_rows);
             }
-            live.n_computed += n_rows;
+            // Behind the token that is known come those of a draft: what is drawn says whether they hold.
+            let n_known = n_rows.min(live.n_remaining());
+            live.n_computed += n_known;
+            live.drafting.n_open = n_rows - n_known;
             live.n_failures = 0;
             live.progressed_at = now;
             self.sequences.cells.extend(seq, n_rows);
@@ -215,7 +220,7 @@ impl Scheduler {
         }
     }
 
-    /// The tokens that one row drew.
+    /// The tokens that a request's rows drew.
     fn apply_row(&mut self, now: Time, row: RowOutcome) {
         let id = row.request;
         match row.drawn {
@@ -224,12 +229,17 @@ impl Scheduler {
                 if let Some(live) = self.live.get_mut(&id).filter(|_| drawn.is_empty()) {
                     live.is_pending = true;
                 }
-                for token in drawn {
+                self.note_drawn(id, drawn.len());
+                for (at, token) in drawn.into_iter().enumerate() {
                     if self.live.get(&id).is_none_or(|live| live.doomed.is_some()) {
                         return;
                     }
+                    if at > 0 {
+                        self.accept_draft(id);
+                    }
                     self.take_token(now, id, token);
                 }
+                self.trim_draft(id);
             }
         }
     }
@@ -313,10 +323,13 @@ impl Scheduler {
         }
     }
 
-    /// The backend has no room although the account has: evict, else halve the pass, else let one yield.
+    /// The backend has no room although the account has: go without drafts, else evict, else halve the pass, else let one yield.
     fn pass_full(&mut self, now: Time, rows: &[Row]) {
         self.pressure.reason = PressureReason::Backend;
-        if let Some(victim) = self.sequences.victim(None) {
+        let n_draft = self.n_drafted(rows);
+        if n_draft > 0 {
+            self.row_cap = Some(rows.len() as u32 - n_draft);
+        } else if let Some(victim) = self.sequences.victim(None) {
             self.evict(victim, PressureReason::Backend);
         } else if rows.len() > 1 {
             self.row_cap = Some(rows.len() as u32 / 2);

@@ -42,6 +42,7 @@ impl Scheduler {
             }
             let rows = self.rows(&self.fit_outputs(grants));
             if !rows.is_empty() {
+                let rows = self.add_drafts(now, rows);
                 self.load = self.load_of_rows(&rows);
                 if self.man_for(&self.load.clone()) {
                     return None;

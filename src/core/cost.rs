@@ -73,6 +73,8 @@ pub(super) struct Costs {
     noise: f64,
     /// Lengths in a row that were not believed: above the forecast, or below where negative.
     n_surprises: i32,
+    /// Rows of requests that generate, in the widest pass that was learned from.
+    most_decode: u32,
     is_known: bool,
 }
 
@@ -80,6 +82,11 @@ impl Costs {
     /// Of a pass, a decode row, a prompt's row, and 1,000 tokens of context.
     pub(super) fn whole_ns(&self) -> [u64; N] {
         self.mean.map(|cost| cost.round() as u64)
+    }
+
+    /// Rows of requests that generate, up to which lengths are known rather than guessed.
+    pub(super) fn most_decode(&self) -> u32 {
+        self.most_decode
     }
 
     /// How long such a pass will take; None until one pass was seen.
@@ -122,6 +129,7 @@ impl Costs {
         self.n_surprises = 0;
         self.correct(&x, error, self.noise * took * took);
         self.keep_positive();
+        self.most_decode = self.most_decode.max(load.n_decode);
     }
 
     /// Nothing is known but the scale: what a row of the first pass took.

@@ -111,6 +111,7 @@ impl Scheduler {
         self.events.push_back(Event::Tick {
             batch_size: n_rows,
             decode_tokens: 0,
+            draft_tokens: 0,
             prefill_tokens: n_rows,
             active_slots: self.running_ids().count() as u32,
             queue_depth: self.queue_depth(),

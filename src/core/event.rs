@@ -196,6 +196,10 @@ pub struct Usage {
     pub generated_tokens: u32,
     /// Of the prompt, reused instead of computed.
     pub prefix_cache_tokens: u32,
+    /// Drafted and computed beside those that were known.
+    pub draft_tokens: u32,
+    /// Of those, drawn: they are generated tokens.
+    pub accepted_tokens: u32,
 }
 
 /// When things happened to a request, from its submission on.
@@ -257,7 +261,8 @@ pub enum Event {
         told: Vec<TokenLogprobs>,
     },
     /// A token was drawn, though its text may stay back: the first of a request, so long after its submission, or another,
-    /// so long after the one before; one that ends the answer and is no part of it is not told. For figures only.
+    /// so long after the one before, not at all where one pass gave both; one that ends the answer and is no part of it is not
+    /// told. For figures only.
     #[expect(missing_docs, reason = "said above")]
     Token { request: RequestId, is_first: bool, wait: Duration },
     /// The vectors of a request's texts, for its caller; its end follows.
@@ -271,6 +276,8 @@ pub enum Event {
         batch_size: u32,
         /// Rows of requests that generate.
         decode_tokens: u32,
+        /// Rows of what was drafted for them.
+        draft_tokens: u32,
         /// Rows of prompts.
         prefill_tokens: u32,
         /// Slots taken, after the pass.
@@ -318,15 +325,9 @@ pub enum Event {
         /// For telemetry.
         session: Option<Key>,
     },
-    /// A running request gave up its cells to others; nothing of it is lost.
-    Parked {
-        /// Which request.
-        request: RequestId,
-        /// The sequence that it gave up.
-        seq: SeqId,
-        /// Tokens that will be computed again.
-        n_tokens: u32,
-    },
+    /// A running request gave up its cells, of this sequence, to others; nothing of it is lost: so many tokens will be computed again.
+    #[expect(missing_docs, reason = "said above")]
+    Parked { request: RequestId, seq: SeqId, n_tokens: u32 },
     /// A parked request goes on.
     Resumed {
         /// Which request.
@@ -382,13 +383,9 @@ pub enum Event {
         /// What there is of it.
         state: SessionState,
     },
-    /// A session is in the RAM tier.
-    SessionLoaded {
-        /// Who brought it.
-        transfer: TransferId,
-        /// Tokens that can be restored.
-        n_restorable: u32,
-    },
+    /// A session is in the RAM tier: so many tokens of it can be restored.
+    #[expect(missing_docs, reason = "said above")]
+    SessionLoaded { transfer: TransferId, n_restorable: u32 },
     /// A session could not be saved or loaded.
     #[expect(missing_docs, reason = "said above")]
     TransferFailed { transfer: TransferId, error: Error },

@@ -29,6 +29,7 @@ impl Scheduler {
             self.slots[slot.0 as usize] = None;
             self.sequences.release(seq);
             if reusable(&end) {
+                self.ops.extend(live.rest_of_draft());
                 let is_whole = !matches!(end, Ok(FinishReason::Cancelled) | Err(_));
                 self.retain(now, &live, seq, is_whole);
             } else {
@@ -48,6 +49,8 @@ impl Scheduler {
             prompt_tokens: live.n_prompt(),
             generated_tokens: live.n_generated(),
             prefix_cache_tokens: live.prefix_cache_tokens,
+            draft_tokens: live.drafting.n_drafted,
+            accepted_tokens: live.drafting.n_accepted,
         };
         self.events.push_back(Event::Finished(Box::new(Finished {
             request: id,

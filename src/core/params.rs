@@ -143,7 +143,7 @@ impl SamplingParams {
                     xtc_probability, xtc_threshold, penalty_repeat, penalty_freq, penalty_present, penalty_last_n,
                     dry_multiplier, dry_base, dry_allowed_length, dry_penalty_last_n, mirostat, mirostat_tau,
                     mirostat_eta;
-                others: max_tokens, timeout, queue_timeout, stall_timeout, priority, cache_prompt, session, cache_scope, fair_scope,
+                others: max_tokens, n_draft, timeout, queue_timeout, stall_timeout, priority, cache_prompt, session, cache_scope, fair_scope,
                     stop, include_stop, stop_token_ids, min_tokens, ignore_eos, dry_sequence_breakers, samplers,
                     logit_bias, banned_token_ids, allowed_token_ids, bad_words, logprobs, prompt_logprobs,
                     post_sampling_logprobs, n, grammar, grammar_root, json_schema, regex, choice, grammar_triggers,

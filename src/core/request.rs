@@ -53,6 +53,8 @@ pub struct Request {
     pub embed: Option<Embed>,
     /// Tokens generated at most.
     pub max_tokens: u32,
+    /// Tokens that a pass computes on trial for it at most.
+    pub n_draft: u32,
     /// For telemetry.
     pub mode: Mode,
     /// For the backend's sampler.
@@ -92,6 +94,7 @@ impl Request {
             prompt: Arc::from([]),
             embed: None,
             max_tokens: options.max_tokens,
+            n_draft: options.n_draft.unwrap_or(engine.n_draft),
             mode,
             sampling,
             stop: StopRules {
@@ -120,6 +123,7 @@ impl Request {
             prompt: Arc::from([]),
             embed: Some(Embed { texts: Arc::from([]), pooling, normalize }),
             max_tokens: 0,
+            n_draft: 0,
             mode: Mode::Embed,
             sampling: SamplingParams::OFF,
             stop: StopRules::default(),

@@ -1,6 +1,7 @@
 //! A request from its submission to its end.
 
 use super::donors::Awaited;
+use super::drafts::Drafting;
 use super::event::{FinishReason, PrefixReason, PrefixSource, StopCause};
 use super::ids::{SeqId, SlotId, Token};
 use super::line::Turn;
@@ -76,6 +77,7 @@ pub(super) struct Live {
     pub(super) n_left_out: u32,
     /// Tokens of it that were in RAM when more were last asked for from the disk.
     pub(super) loaded_at: Option<u32>,
+    pub(super) drafting: Drafting,
     pub(super) last_seq: Option<SeqId>,
     /// The order of admission: who came last yields first.
     pub(super) admitted_no: u64,
@@ -119,6 +121,7 @@ impl Live {
             n_prepaid: 0,
             n_left_out: 0,
             loaded_at: None,
+            drafting: Drafting::default(),
             last_seq: None,
             admitted_no: 0,
             submitted_at: now,

@@ -51,6 +51,10 @@ pub struct Stats {
     pub n_prefix_cache_tokens: u64,
     /// Tokens generated.
     pub n_generated_tokens: u64,
+    /// Tokens that were drafted and computed beside those that were known.
+    pub n_draft_tokens: u64,
+    /// Of those, tokens that were then drawn.
+    pub n_accepted_tokens: u64,
     /// Times a request was parked.
     pub n_parked: u64,
     /// Cached sequences that were dropped for room.

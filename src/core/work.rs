@@ -63,7 +63,8 @@ pub struct Row {
     pub pos: u32,
     /// The token.
     pub token: Token,
-    /// Whether the next token is drawn from this row's logits.
+    /// Whether the next token is drawn from this row's logits. Where several rows of a request draw, one after the other, the
+    /// tokens of all but the first are drafts: a row draws if the row before it drew this row's token.
     pub draws: bool,
     /// Whether it is told how likely the prompt's next token was.
     pub scores: bool,
@@ -146,12 +147,13 @@ pub struct Drawn {
     pub told: Option<Box<TokenLogprobs>>,
 }
 
-/// What one drawing row gave.
+/// What the drawing rows of one request gave.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RowOutcome {
-    /// Whose row.
+    /// Whose rows.
     pub request: RequestId,
-    /// The tokens drawn, in order (several under speculation); none where a sampler of the caller's own is still to draw;
+    /// The tokens drawn, in order, one from each row that drew: behind one that is not what was drafted, that ends the
+    /// generation or that nothing follows, no more are drawn; none where a sampler of the caller's own is still to draw;
     /// or why the sampler failed: then this request fails, and no other.
     pub drawn: Result<Vec<Drawn>, Error>,
 }
@@ -186,7 +188,7 @@ pub struct SeqPositions {
 pub struct DecodeOutcome {
     /// How it ended.
     pub status: PassStatus,
-    /// One for each row that draws; empty unless the pass is done.
+    /// One for each request with rows that draw; empty unless the pass is done.
     pub rows: Vec<RowOutcome>,
     /// One for each row that scores; empty unless the pass is done.
     pub scored: Vec<Scored>,

@@ -321,7 +321,7 @@ impl Mailbox {
             request,
             end,
             stopped_by: None,
-            usage: Usage { prompt_tokens, generated_tokens, prefix_cache_tokens: 0 },
+            usage: Usage { prompt_tokens, generated_tokens, ..Usage::default() },
             timings: Timings { queue: total, ttft: total, total, ..Timings::default() },
             seq: None,
             mode: self.header.mode,

@@ -62,7 +62,7 @@ impl Shared {
     }
 }
 
-const N: usize = 34;
+const N: usize = 36;
 
 /// A seqlock of plain atomics over two copies: one writer, any number of readers. The writer fills the copy that nobody
 /// reads, so that a reader has to look again only when a whole snapshot was published meanwhile, however slow the
@@ -127,7 +127,7 @@ fields!(
     ram_cache_entries, disk_cache_entries, kv_cells_used, kv_cells_running, kv_cells_total, embedding_requests,
     n_threads, n_threads_batch;
     ram_cache_bytes, disk_cache_bytes, n_ticks, n_submitted, n_finished, n_failed, n_cancelled, n_prefill_tokens, n_prefix_cache_tokens,
-    n_generated_tokens, n_parked, n_evicted, n_embedded_texts, n_embedded_tokens,
+    n_generated_tokens, n_draft_tokens, n_accepted_tokens, n_parked, n_evicted, n_embedded_texts, n_embedded_tokens,
     pass_cost_ns, decode_row_cost_ns, prefill_row_cost_ns, context_cost_ns
 );
 
@@ -144,7 +144,7 @@ mod tests {
         let values = std::array::from_fn(|i| i as u64 + 1);
         assert_eq!(pack(&unpack(&values)), values);
         let stats = unpack(&values);
-        assert_eq!((stats.active_slots, stats.kv_cells_total, stats.n_ticks, stats.n_evicted), (1, 13, 19, 28));
+        assert_eq!((stats.active_slots, stats.kv_cells_total, stats.n_ticks, stats.n_evicted), (1, 13, 19, 30));
     }
 
     #[test]

@@ -100,6 +100,8 @@ options! {
         prompt_cache_dir_mb: u32 = 4096, range 1.0..16_777_216.0, unit "MiB";
         /// Longest gap between two tokens of a stream that prompts of others may cause: while anybody generates, a forward pass reads so much of prompts as keeps its forecast length within it. It may always take 1.5 times as long as one that only generates, prompts always get some tokens, and a strategy of one's own is done as it says. 0 removes the bound.
         max_itl_ms: u32 = 200, range 0.0..3_600_000.0, unit "ms";
+        /// Largest number of tokens that a forward pass computes on trial for a request: what followed its last tokens where they stood before in its own prompt and answer, as far as that is likely to save time. Each is kept only where the request's own draw gives the same, so that no answer changes by more than the batch can change it. The default for requests that do not say; 0 is off.
+        n_draft: u32 = 8, range 0.0..64.0, unit "tokens";
         /// Run llama.cpp in a process of its own, so that its end is an error of the requests that were running and not the end of this interpreter: "on", "off", or "auto", which leaves it off where all devices are this machine's. Samplers that are Python callables need "off".
         isolate: Isolate = Isolate::Auto;
         /// What requests that wait do while a backend that was lost is made again: "wait", or "fail" as those do that ran.
@@ -227,6 +229,8 @@ options! {
     RequestOptions {
         /// Tokens generated at most. 0 only reads the prompt.
         max_tokens: u32 = 256, range 0.0..2_147_483_647.0, unit "tokens", alias ["n_predict"];
+        /// Largest number of tokens that a forward pass computes on trial for this request; 0 is none, None means as the engine.
+        n_draft: Option<u32> = None, range 0.0..64.0, unit "tokens";
         /// Time for the whole request, from submission; None means no limit.
         timeout: Option<f64> = None, range 0.0..1e9, unit "seconds";
         /// Time for waiting in the queue; None means no limit.

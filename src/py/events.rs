@@ -69,6 +69,7 @@ fn ticked(event: &Event, measured: &Bound<'_, PyDict>) -> PyResult<&'static str>
     if let Event::Tick {
         batch_size,
         decode_tokens,
+        draft_tokens,
         prefill_tokens,
         active_slots,
         queue_depth,
@@ -79,6 +80,7 @@ fn ticked(event: &Event, measured: &Bound<'_, PyDict>) -> PyResult<&'static str>
     {
         measured.set_item("batch_size", batch_size)?;
         measured.set_item("decode_tokens", decode_tokens)?;
+        measured.set_item("draft_tokens", draft_tokens)?;
         measured.set_item("prefill_tokens", prefill_tokens)?;
         measured.set_item("active_slots", active_slots)?;
         measured.set_item("queue_depth", queue_depth)?;
@@ -219,6 +221,8 @@ fn ended<'py>(finished: &Finished, measured: &Bound<'py, PyDict>, meta: &Bound<'
     } = finished;
     measured.set_item("prompt_tokens", usage.prompt_tokens)?;
     measured.set_item("generated_tokens", usage.generated_tokens)?;
+    measured.set_item("draft_tokens", usage.draft_tokens)?;
+    measured.set_item("accepted_tokens", usage.accepted_tokens)?;
     measured.set_item("duration_ms", ms(timings.total))?;
     measured.set_item("ttft_ms", ms(timings.ttft))?;
     measured.set_item("queue_ms", ms(timings.queue))?;

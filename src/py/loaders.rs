@@ -141,6 +141,7 @@ fn set(simulated: &mut Simulated, name: &str, value: &str) -> Result<(), Error> 
         "seed" => config.seed = number()? as u64,
         "n_vocab" => config.n_vocab = whole()?,
         "eog_every" => config.eog_every = whole()?,
+        "repeat" => config.repeat = whole()?,
         "n_embd" => config.n_embd = whole()?,
         "encoder" => config.is_encoder = number()? > 0.0,
         "kv_full" => config.fault_rates.kv_full = whole()?,

@@ -62,6 +62,8 @@ fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyDict
         n_prefill_tokens,
         n_prefix_cache_tokens,
         n_generated_tokens,
+        n_draft_tokens,
+        n_accepted_tokens,
         n_parked,
         n_evicted,
         embedding_requests,

@@ -220,8 +220,9 @@ fn completion<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let types = py.import("llama_batch.types")?;
     let usage = &finished.usage;
-    let usage =
-        types.getattr("Usage")?.call1((usage.prompt_tokens, usage.generated_tokens, usage.prefix_cache_tokens))?;
+    let (n_draft, n_accepted) = (usage.draft_tokens, usage.accepted_tokens);
+    let usage = (usage.prompt_tokens, usage.generated_tokens, usage.prefix_cache_tokens, n_draft, n_accepted);
+    let usage = types.getattr("Usage")?.call1(usage)?;
     let t = &finished.timings;
     let [queue, ttft, total, prefill, decode] = [t.queue, t.ttft, t.total, t.prefill, t.decode].map(crate::core::ms);
     let timings = types.getattr("Timings")?.call1((queue, ttft, total, prefill, decode))?;

@@ -28,20 +28,23 @@ impl Pool {
     /// Draw from each row with its sampler, in the order of the rows. What a row gives depends on its sampler and its
     /// logits alone.
     pub fn draw(&self, rows: &mut [(&mut Sampler, &mut [f32])]) -> Vec<Result<Token, Error>> {
-        let n_logits: usize = rows.iter().map(|(_, logits)| logits.len()).sum();
-        let helpers = self.helpers.as_ref().filter(|_| rows.len() > 1 && n_logits > WORTH_A_HELPER);
-        let Some(helpers) = helpers else {
-            return rows.iter_mut().map(|(sampler, logits)| sampler.draw(logits)).collect();
-        };
-        let mut drawn: Vec<Result<Token, Error>> = vec![Ok(0); rows.len()];
-        let n_helpers = helpers.current_num_threads().min(rows.len() - 1);
-        let todo = Mutex::new(rows.iter_mut().zip(&mut drawn));
-        // Each thread takes the next row when it is done with one, so that a helper which wakes late costs nothing.
+        let n_logits = rows.iter().map(|(_, logits)| logits.len()).sum();
+        self.each(rows, n_logits, |(sampler, logits)| sampler.draw(logits))
+    }
+
+    /// Do each of these, which look at so many logits together; what they give, in their order.
+    pub fn each<J: Send, R: Send>(&self, jobs: &mut [J], n_logits: usize, job: impl Fn(&mut J) -> R + Sync) -> Vec<R> {
+        let helpers = self.helpers.as_ref().filter(|_| jobs.len() > 1 && n_logits > WORTH_A_HELPER);
+        let Some(helpers) = helpers else { return jobs.iter_mut().map(job).collect() };
+        let mut done: Vec<Option<R>> = jobs.iter().map(|_| None).collect();
+        let n_helpers = helpers.current_num_threads().min(jobs.len() - 1);
+        let todo = Mutex::new(jobs.iter_mut().zip(&mut done));
+        // Each thread takes the next one when it is done with one, so that a helper which wakes late costs nothing.
         let work = || {
             loop {
                 let next = todo.lock().unwrap_or_else(PoisonError::into_inner).next();
-                let Some(((sampler, logits), result)) = next else { break };
-                *result = sampler.draw(logits);
+                let Some((one, result)) = next else { break };
+                *result = Some(job(one));
             }
         };
         helpers.in_place_scope(|scope| {
@@ -50,6 +53,6 @@ impl Pool {
             }
             work();
         });
-        drawn
+        done.into_iter().flatten().collect()
     }
 }

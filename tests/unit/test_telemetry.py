@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 DONE = {
     "prompt_tokens",
     "generated_tokens",
+    "draft_tokens",
+    "accepted_tokens",
     "duration_ms",
     "ttft_ms",
     "queue_ms",
@@ -47,8 +49,8 @@ def test_each_event_has_the_fields_of_the_specification() -> None:
     assert [e.name for e in events if e.name != "tick"] == ["request.queued", "request.start", "request.done"]
     tick, start, done = by_name["tick"], by_name["request.start"], by_name["request.done"]
     assert set(tick.measurements) == {
-        *("batch_size", "decode_tokens", "prefill_tokens", "active_slots", "queue_depth", "eval_ms", "sample_ms"),
-        "forecast_ms",
+        *("batch_size", "decode_tokens", "draft_tokens", "prefill_tokens", "active_slots", "queue_depth", "eval_ms"),
+        *("sample_ms", "forecast_ms"),
     }
     assert set(by_name["request.queued"].metadata) == {"engine", "request_id", "mode", "session"}
     assert set(start.measurements) == {"prompt_tokens", "prefix_cache_tokens", "queue_ms"}

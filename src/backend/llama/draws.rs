@@ -63,34 +63,33 @@ impl Draws {
         self.of.remove(&request);
     }
 
-    /// Draw from each row that draws, in parallel, and score what is scored. `logits` has a row of the vocabulary's length
-    /// for each of both, in order.
-    pub(super) fn draw(&mut self, rows: &[Row], logits: &mut [f32]) -> (Vec<RowOutcome>, Vec<Scored>) {
+    /// Draw from the rows that draw, in parallel for each request, and score what is scored. `logits` has a row of the
+    /// vocabulary's length for each of both, in order.
+    pub(super) fn draw(&mut self, rows: &[Row], mut logits: &mut [f32]) -> (Vec<RowOutcome>, Vec<Scored>) {
         let model = &*self.model;
         let n_vocab = model.n_vocab() as usize;
         let (mut drawing, mut scored, mut others) = (Vec::new(), Vec::new(), Vec::new());
-        for (row, logits) in rows.iter().filter(|row| row.is_looked_at()).zip(logits.chunks_exact_mut(n_vocab)) {
-            if row.draws {
-                match self.of.get_mut(&row.request).filter(|of| of.custom.is_some()) {
-                    Some(of) => {
-                        let offered = of.sampler.offer(logits).map(|()| of.offered = logits.to_vec());
-                        others.push(RowOutcome { request: row.request, drawn: offered.map(|()| Vec::new()) });
-                    }
-                    None => drawing.push((row.request, logits)),
+        for rows in rows.chunk_by(Row::is_drawn_with).filter(|rows| rows[0].is_looked_at()) {
+            let Some((own, rest)) = logits.split_at_mut_checked(rows.len() * n_vocab) else { break };
+            logits = rest;
+            let request = rows[0].request;
+            if !rows[0].draws {
+                scored.extend(self.of.get_mut(&request).into_iter().flat_map(|of| of.score(model, rows, own)));
+                continue;
+            }
+            match self.of.get_mut(&request).filter(|of| of.custom.is_some()) {
+                Some(of) => {
+                    let offered = of.sampler.offer(own).map(|()| of.offered = own.to_vec());
+                    others.push(RowOutcome { request, drawn: offered.map(|()| Vec::new()) });
                 }
-            } else if let Some(of) = self.of.get_mut(&row.request) {
-                let pos = row.pos + 1;
-                let told = of.prompt.get(pos as usize).map(|token| of.sampler.score(logits, *token));
-                if let Some(Ok(told)) = told {
-                    scored.push(Scored { request: row.request, pos, told: with_text(model, told) });
-                }
+                None => drawing.push((rows, own)),
             }
         }
-        let requests: Vec<RequestId> = drawing.iter().map(|(request, _)| *request).collect();
-        let drawn = draw(&mut self.of, &self.pool, drawing);
-        let outcome = |(request, drawn): (RequestId, Result<One, Error>)| {
+        let requests: Vec<RequestId> = drawing.iter().map(|(rows, _)| rows[0].request).collect();
+        let drawn = draw(&mut self.of, &self.pool, drawing, |token| model.is_eog(token));
+        let outcome = |(request, drawn): (RequestId, Result<Vec<One>, Error>)| {
             let shown = self.of.get(&request).and_then(|of| of.shown.as_deref());
-            let drawn = drawn.map(|one| vec![one.into_drawn(model, shown)]);
+            let drawn = drawn.map(|ones| ones.into_iter().map(|one| one.into_drawn(model, shown)).collect());
             RowOutcome { request, drawn }
         };
         let outcomes = requests.into_iter().zip(drawn).map(outcome);
@@ -145,13 +144,63 @@ fn with_text(model: &Model, told: Told) -> TokenLogprobs {
     }
 }
 
-/// Draw from rows in parallel, each for its request.
+impl Drawing {
+    /// What is told of the prompt's tokens behind these rows.
+    fn score(&mut self, model: &Model, rows: &[Row], logits: &[f32]) -> Vec<Scored> {
+        let n_vocab = logits.len() / rows.len();
+        let one = |(row, logits): (&Row, &[f32])| {
+            let pos = row.pos + 1;
+            let told = self.sampler.score(logits, *self.prompt.get(pos as usize)?).ok()?;
+            Some(Scored { request: row.request, pos, told: with_text(model, told) })
+        };
+        rows.iter().zip(logits.chunks_exact(n_vocab)).filter_map(one).collect()
+    }
+}
+
+/// The rows of one request that draw, with their logits.
+struct Job<'a> {
+    sampler: &'a mut Sampler,
+    rows: &'a [Row],
+    logits: &'a mut [f32],
+}
+
+impl Job<'_> {
+    /// Draw from the rows, as long as what is drawn is what was drafted. What fails behind another token is drawn again
+    /// with the next pass.
+    fn draw(&mut self, is_eog: impl Fn(Token) -> bool) -> Result<Vec<One>, Error> {
+        let n_vocab = self.logits.len() / self.rows.len();
+        let mut drawn: Vec<One> = Vec::with_capacity(1);
+        for (row, logits) in self.rows.iter().zip(self.logits.chunks_exact_mut(n_vocab)) {
+            if drawn.last().is_some_and(|last| last.token != row.token || last.is_last || is_eog(last.token)) {
+                break;
+            }
+            match one(self.sampler, logits) {
+                Ok(next) => drawn.push(next),
+                Err(error) if drawn.is_empty() => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(drawn)
+    }
+}
+
+fn one(sampler: &mut Sampler, logits: &mut [f32]) -> Result<One, Error> {
+    if logits.iter().all(|logit| logit.is_nan()) {
+        return Err(Error::Inference("the model computed no numbers (NaN)".into()));
+    }
+    let token = sampler.draw(logits)?;
+    Ok(One { token, told: sampler.take_told(), is_last: sampler.is_over() })
+}
+
+/// Draw in parallel, each time from the rows of one request.
 fn draw(
     of: &mut BTreeMap<RequestId, Drawing>,
     pool: &Pool,
-    rows: Vec<(RequestId, &mut [f32])>,
-) -> Vec<Result<One, Error>> {
-    let mut order: Vec<(RequestId, usize)> = rows.iter().enumerate().map(|(i, (request, _))| (*request, i)).collect();
+    rows: Vec<(&[Row], &mut [f32])>,
+    is_eog: impl Fn(Token) -> bool + Sync,
+) -> Vec<Result<Vec<One>, Error>> {
+    let request = |rows: &[Row]| rows[0].request;
+    let mut order: Vec<(RequestId, usize)> = rows.iter().enumerate().map(|(i, (rows, _))| (request(rows), i)).collect();
     order.sort_unstable();
     let mut owners: Vec<Option<&mut Sampler>> = order.iter().map(|_| None).collect();
     for (request, drawing) in of.iter_mut() {
@@ -159,53 +208,63 @@ fn draw(
             owners[order[i].1] = Some(&mut drawing.sampler);
         }
     }
-    let mut drawn: Vec<Result<One, Error>> = Vec::with_capacity(owners.len());
-    let mut work: Vec<(&mut Sampler, &mut [f32])> = Vec::with_capacity(owners.len());
-    for (sampler, (_, row)) in owners.into_iter().zip(rows) {
-        drawn.push(match sampler {
-            None => Err(Error::Inference("the request has no sampler".into())),
-            Some(_) if row.iter().all(|logit| logit.is_nan()) => {
-                Err(Error::Inference("the model computed no numbers (NaN)".into()))
-            }
-            Some(sampler) => {
-                work.push((sampler, row));
-                Ok(One { token: 0, told: None, is_last: false })
-            }
-        });
-    }
-    let tokens = pool.draw(&mut work);
-    let told = |(sampler, _): (&mut Sampler, &mut [f32])| (sampler.take_told(), sampler.is_over());
-    let mut told = work.into_iter().map(told).zip(tokens);
-    for slot in drawn.iter_mut().filter(|slot| slot.is_ok()) {
-        *slot = match told.next() {
-            Some(((told, is_last), token)) => token.map(|token| One { token, told, is_last }),
-            None => Err(Error::Inference("the sampler gave no token".into())),
-        };
-    }
-    drawn
+    let n_logits = rows.iter().map(|(_, logits)| logits.len()).sum();
+    let job = |(sampler, (rows, logits)): (Option<_>, _)| sampler.map(|sampler| Job { sampler, rows, logits });
+    let mut jobs: Vec<Option<Job<'_>>> = owners.into_iter().zip(rows).map(job).collect();
+    pool.each(&mut jobs, n_logits, |job| match job {
+        Some(job) => job.draw(&is_eog),
+        None => Err(Error::Inference("the request has no sampler".into())),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::SeqId;
 
-    #[test]
-    fn a_row_that_is_no_number_fails_its_request_and_no_other() {
+    fn drawing() -> Drawing {
         let greedy = SamplingParams { temp: 0.0, ..SamplingParams::OFF };
-        let drawing = || Drawing {
+        Drawing {
             sampler: Sampler::new(&greedy, &[], 3),
             prompt: Arc::from([]),
             shown: None,
             custom: None,
             offered: Vec::new(),
-        };
+        }
+    }
+
+    fn row(request: u64, pos: u32, token: Token) -> Row {
+        Row { request: RequestId(request), seq: SeqId(0), pos, token, draws: true, scores: false }
+    }
+
+    #[test]
+    fn a_row_that_is_no_number_fails_its_request_and_no_other() {
         let mut of: BTreeMap<_, _> = [3, 5, 7, 9].map(|id| (RequestId(id), drawing())).into_iter().collect();
         let mut logits = [[0.0, 2.0, 1.0], [f32::NAN; 3], [0.0, 1.0, 5.0]];
         // Requests come in the order of their sequences, not of their numbers.
-        let rows = [9, 3, 5].map(RequestId).into_iter().zip(logits.iter_mut().map(|row| &mut row[..])).collect();
-        let drawn = draw(&mut of, &Pool::new(1), rows);
-        assert!(drawn[0].as_ref().is_ok_and(|one| one.token == 1));
+        let rows = [9, 3, 5].map(|id| [row(id, 0, 0)]);
+        let jobs = rows.iter().map(|row| &row[..]).zip(logits.iter_mut().map(|row| &mut row[..])).collect();
+        let drawn = draw(&mut of, &Pool::new(1), jobs, |_| false);
+        assert!(drawn[0].as_ref().is_ok_and(|ones| ones[0].token == 1));
         assert!(drawn[1].as_ref().is_err_and(|reason| reason.to_string().contains("NaN")));
-        assert!(drawn[2].as_ref().is_ok_and(|one| one.token == 2));
+        assert!(drawn[2].as_ref().is_ok_and(|ones| ones[0].token == 2));
+    }
+
+    /// What greedy draws give behind these drafts, where the likeliest tokens are these; -1 is a row without numbers.
+    fn told(drafts: &[Token], likeliest: &[Token], eog: Token) -> Vec<Token> {
+        let rows: Vec<Row> = (0..).zip(drafts).map(|(pos, token)| row(1, pos, *token)).collect();
+        let number = |at: Token, best: Token| if best < 0 { f32::NAN } else { f32::from(u8::from(at == best)) };
+        let mut logits: Vec<f32> = likeliest.iter().flat_map(|best| (0..3).map(|at| number(at, *best))).collect();
+        let mut of = BTreeMap::from([(RequestId(1), drawing())]);
+        let drawn = draw(&mut of, &Pool::new(1), vec![(&rows, &mut logits)], |token| token == eog);
+        drawn[0].as_ref().map(|ones| ones.iter().map(|one| one.token).collect()).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_draft_is_drawn_from_as_long_as_it_is_what_is_drawn() {
+        assert_eq!(told(&[0, 1, 2, 0], &[1, 2, 0, 1], 9), [1, 2, 0, 1]);
+        assert_eq!(told(&[0, 1, 2, 0], &[1, 1, 0, 1], 9), [1, 1], "the second was not what was drafted");
+        assert_eq!(told(&[0, 1, 2, 0], &[1, 2, 0, 1], 2), [1, 2], "nothing follows upon an end");
+        assert_eq!(told(&[0, 1, 2], &[1, -1, 2], 9), [1], "what fails behind another token is drawn again");
     }
 }

@@ -15,7 +15,7 @@ pub struct Latency {
     pub fixed: Duration,
     /// For each row.
     pub per_row: Duration,
-    /// For each row that is alone in its sequence and draws, beyond that: a decode row.
+    /// For each row of a sequence whose rows all draw, beyond that: a decode row, and those drafted behind it.
     pub per_decode_row: Duration,
     /// For each 1,000 tokens that a row attends to.
     pub per_context: Duration,
@@ -43,10 +43,11 @@ impl Latency {
 
     /// Of a pass that generates, by chance longer or shorter.
     pub(super) fn decode(&self, rows: &[Row], chance: u64) -> Duration {
-        let alone = rows.chunk_by(|a, b| a.seq == b.seq).filter(|chunk| chunk.len() == 1 && chunk[0].draws).count();
+        let decoding = rows.chunk_by(|a, b| a.seq == b.seq).filter(|chunk| chunk.iter().all(|row| row.draws));
+        let n_decode: usize = decoding.map(<[Row]>::len).sum();
         let n_context: u64 = rows.iter().map(|row| u64::from(row.pos) + 1).sum();
         let context = self.per_context.mul_f64(n_context as f64 / 1000.0);
-        let even = self.pass(rows.len()) + self.per_decode_row * alone as u32 + context;
+        let even = self.pass(rows.len()) + self.per_decode_row * n_decode as u32 + context;
         let by_chance = (mix(chance) % 2001) as f64 / 1000.0 - 1.0;
         even.mul_f64(1.0 + by_chance * f64::from(self.noise.min(1000)) / 1000.0)
     }
@@ -164,6 +165,8 @@ pub struct SimConfig {
     pub seed: u64,
     /// One in so many tokens ends a generation; 0 means none does.
     pub eog_every: u32,
+    /// How often a token depends on the one before it alone, so that texts repeat themselves. Unit: per mille.
+    pub repeat: u32,
     /// Values of the vector of a text; 0 means that it computes none.
     pub n_embd: u32,
     /// It generates no text, and reads those that it embeds whole.
@@ -194,6 +197,7 @@ impl Default for SimConfig {
             cell_cost: CellCost::default(),
             seed: 0,
             eog_every: 0,
+            repeat: 0,
             n_embd: 16,
             is_encoder: false,
             latency: Latency::default(),

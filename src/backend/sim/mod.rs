@@ -22,7 +22,7 @@ use super::{Backend, Pick};
 use crate::core::mix;
 use crate::core::{
     BlobId, DecodeOutcome, Drawn, EmbedOutcome, EmbedPart, Limits, MemoryKind, Op, OpResult, PassStatus, RequestId,
-    Row, RowOutcome, Scored, SeqId, SeqPositions, Token,
+    Row, RowOutcome, SeqId, SeqPositions, Token,
 };
 use crate::error::Error;
 use cells::{Cells, Saved};
@@ -139,6 +139,10 @@ impl SimBackend {
         assert!(rows.is_sorted_by_key(|row| (row.seq, row.pos)), "rows are sorted by sequence and position");
         let n_outputs = rows.iter().filter(|row| row.is_looked_at()).count() as u32;
         assert!(n_outputs <= self.limits.n_outputs, "{n_outputs} rows whose logits are looked at");
+        for pair in rows.windows(2).filter(|pair| pair[0].seq == pair[1].seq && pair[0].draws) {
+            assert!(pair[1].draws, "request {} draws in the middle of what it computes", pair[0].request);
+            assert_eq!(self.limits.memory, MemoryKind::Full, "a draft in a memory that cannot go back");
+        }
         let mut next: BTreeMap<SeqId, u32> = BTreeMap::new();
         for row in rows {
             assert!(row.seq.0 < self.limits.n_seq_max, "sequence {} cannot be computed", row.seq);
@@ -150,30 +154,6 @@ impl SimBackend {
             *pos += 1;
             assert!(!row.draws || self.samplers.contains_key(&row.request), "request {} cannot draw", row.request);
         }
-    }
-
-    fn draw(&mut self, row: &Row) -> RowOutcome {
-        if self.strikes(|fault| *fault == Fault::FailDraw, |rates| rates.fail_draw) {
-            return RowOutcome {
-                request: row.request,
-                drawn: Err(Error::Inference("injected: the sampler failed".into())),
-            };
-        }
-        let context = self.cells.hash_at(row.seq, row.pos);
-        let last = row.token;
-        let Some(sampler) = self.samplers.get_mut(&row.request) else {
-            return RowOutcome { request: row.request, drawn: Err(Error::Inference("no sampler".into())) };
-        };
-        let drawn = sampler.draw(context, last, &self.config);
-        let drawn = drawn.map(|token| token.into_iter().map(|token| drawn_by(sampler, token)).collect());
-        RowOutcome { request: row.request, drawn }
-    }
-
-    /// What is told of a prompt's next token.
-    fn score(&self, row: &Row) -> Option<Scored> {
-        let pos = row.pos + 1;
-        let told = self.samplers.get(&row.request)?.score(pos)?;
-        Some(Scored { request: row.request, pos, told })
     }
 
     fn positions(&self, seqs: impl Iterator<Item = SeqId>) -> Vec<SeqPositions> {
@@ -228,7 +208,8 @@ impl Backend for SimBackend {
             return self.failed(rows, PassStatus::Failed { code: 2, reason: "aborted".into() });
         }
         self.cells.append(rows);
-        let drawn: Vec<RowOutcome> = rows.iter().filter(|row| row.draws).map(|row| self.draw(row)).collect();
+        let drawing = rows.chunk_by(Row::is_drawn_with).filter(|chunk| chunk[0].draws);
+        let drawn: Vec<RowOutcome> = drawing.map(|rows| self.draw_all(rows)).collect();
         let scored = rows.iter().filter(|row| row.scores).filter_map(|row| self.score(row)).collect();
         let positions = match self.limits.memory {
             MemoryKind::SlidingWindow(_) => self.positions(self.cells.sequences().into_iter()),
@@ -252,7 +233,7 @@ impl Backend for SimBackend {
         let sampler = self.samplers.get_mut(&request);
         let sampler = sampler.ok_or_else(|| Error::Inference("no sampler".into()))?;
         let token = sampler.settle(pick)?;
-        Ok(drawn_by(sampler, token))
+        Ok(sampler::drawn_by(sampler, token))
     }
 
     fn abort_flag(&self) -> Option<Arc<AtomicBool>> {
@@ -263,9 +244,4 @@ impl Backend for SimBackend {
 /// What a sequence's text depends on, extended by one token.
 pub(super) fn extend_hash(hash: u64, token: Token) -> u64 {
     mix(hash.wrapping_mul(0x0100_0000_01b3) ^ u64::from(token.unsigned_abs()).wrapping_add(1))
-}
-
-fn drawn_by(sampler: &Sampler, token: Token) -> Drawn {
-    let (piece, is_eog) = (tokenizer::piece(token), token == tokenizer::EOG);
-    Drawn { token, piece, is_eog, is_last: sampler.is_over(), told: sampler.told(token) }
 }

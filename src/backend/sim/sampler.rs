@@ -1,8 +1,8 @@
 //! The simulated draw: a function of what the sequence holds, of the seed, and of how many tokens were drawn.
 
-use super::{SimConfig, SimTokenizer, tokenizer};
+use super::{Fault, SimBackend, SimConfig, SimTokenizer, tokenizer};
 use crate::backend::{Pick, matcher};
-use crate::core::{Logprob, SamplingParams, Telling, Token, TokenLogprobs, mix};
+use crate::core::{Drawn, Logprob, Row, RowOutcome, SamplingParams, Scored, Telling, Token, TokenLogprobs, mix};
 use crate::error::Error;
 use crate::grammar::Matcher;
 use crate::sampling::Bans;
@@ -121,4 +121,48 @@ fn make_up(token: Token, n_top: u32) -> TokenLogprobs {
     };
     let top = (0..n_top as Token).map(one).collect();
     TokenLogprobs { own: one(token), rank: token.max(0) as u32 + 1, top }
+}
+
+impl SimBackend {
+    /// Draw from the rows of one request, as long as what is drawn is what was drafted.
+    pub(super) fn draw_all(&mut self, rows: &[Row]) -> RowOutcome {
+        let request = rows[0].request;
+        let mut drawn: Vec<Drawn> = Vec::with_capacity(rows.len());
+        for row in rows {
+            if drawn.last().is_some_and(|last| !last.leads_to(row)) {
+                break;
+            }
+            match self.draw(row) {
+                Ok(Some(next)) => drawn.push(next),
+                Err(error) if drawn.is_empty() => return RowOutcome { request, drawn: Err(error) },
+                // What fails behind another token is drawn again with the next pass.
+                Ok(None) | Err(_) => break,
+            }
+        }
+        RowOutcome { request, drawn: Ok(drawn) }
+    }
+
+    fn draw(&mut self, row: &Row) -> Result<Option<Drawn>, Error> {
+        if self.strikes(|fault| *fault == Fault::FailDraw, |rates| rates.fail_draw) {
+            return Err(Error::Inference("injected: the sampler failed".into()));
+        }
+        let context = self.cells.hash_at(row.seq, row.pos);
+        let sampler = self.samplers.get_mut(&row.request);
+        let sampler = sampler.ok_or_else(|| Error::Inference("no sampler".into()))?;
+        let drawn = sampler.draw(context, row.token, &self.config)?;
+        Ok(drawn.map(|token| drawn_by(sampler, token)))
+    }
+
+    /// What is told of a prompt's next token.
+    pub(super) fn score(&self, row: &Row) -> Option<Scored> {
+        let pos = row.pos + 1;
+        let told = self.samplers.get(&row.request)?.score(pos)?;
+        Some(Scored { request: row.request, pos, told })
+    }
+}
+
+/// A token as the core takes it.
+pub(super) fn drawn_by(sampler: &Sampler, token: Token) -> Drawn {
+    let (piece, is_eog) = (tokenizer::piece(token), token == tokenizer::EOG);
+    Drawn { token, piece, is_eog, is_last: sampler.is_over(), told: sampler.told(token) }
 }

@@ -2,7 +2,7 @@
 
 use super::SimConfig;
 use crate::backend::{Tokenizer, compiler};
-use crate::core::Token;
+use crate::core::{Token, mix};
 use crate::error::Error;
 use crate::grammar::{Compiler, Grammar, GrammarSource};
 use std::collections::BTreeMap;
@@ -78,6 +78,8 @@ pub(super) fn next_token(hash: u64, last: Token, config: &SimConfig) -> Token {
     if config.eog_every > 0 && hash.is_multiple_of(u64::from(config.eog_every)) {
         return EOG;
     }
+    let repeats = (hash >> 20) % 1000 < u64::from(config.repeat);
+    let hash = if repeats { mix(last.unsigned_abs().into()) } else { hash };
     let words = (N_VOCAB_MIN - 304) as u64;
     match (hash >> 32) % 16 {
         0 => LLAMA,

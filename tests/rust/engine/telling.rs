@@ -55,7 +55,7 @@ fn requests_that_end_before_they_have_a_slot_are_told_of_once() {
 
 #[test]
 fn who_does_not_listen_loses_events_and_slows_nobody() {
-    let engine = ready(StartOptions { prompt_cache_ram_mb: Some(0), ..options(1) }, None);
+    let engine = ready(StartOptions { prompt_cache_ram_mb: Some(0), n_draft: 0, ..options(1) }, None);
     let receiver = engine.subscribe().unwrap();
     assert_eq!(end(&submit(&engine, "prompt", 5_000)).end, Ok(FinishReason::MaxTokens));
     assert_eq!(engine.close(true, None), Ok(true));

@@ -2,6 +2,7 @@
 
 mod disk;
 mod donors;
+mod drafts;
 mod embed;
 mod fairness;
 mod loss;
@@ -39,6 +40,7 @@ fn request(id: u64, prompt: Vec<Token>, max_tokens: u32) -> Request {
         prompt: prompt.into(),
         embed: None,
         max_tokens,
+        n_draft: 0,
         mode: Mode::Generate,
         sampling: SamplingParams { temp: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, seed: 7, ..SamplingParams::OFF },
         stop: StopRules::default(),

@@ -118,7 +118,7 @@ fn world() -> impl Strategy<Value = (SimConfig, SchedulerOptions)> {
         strategy,
         prop::option::of(0u32..4),
         any::<u64>(),
-        (any::<bool>(), prop::sample::select(vec![0u64, 20, 1000])),
+        ((any::<bool>(), any::<bool>()), prop::sample::select(vec![0u64, 20, 1000])),
         (1u32..40, prop::sample::select(vec![0, 1 << 10, 5 << 10, 1 << 20]), prop::sample::select(vec![0, 1, 5, 1000])),
         prop::sample::select(vec![0, 3 << 10, 9 << 10, 1 << 20]),
     )
@@ -133,7 +133,7 @@ fn world() -> impl Strategy<Value = (SimConfig, SchedulerOptions)> {
                 strategy,
                 n_cache_seqs,
                 seed,
-                (eog, aging_ms),
+                ((eog, repeats), aging_ms),
                 ram,
                 disk,
             )| {
@@ -150,6 +150,7 @@ fn world() -> impl Strategy<Value = (SimConfig, SchedulerOptions)> {
                     ram_bytes: ram.1,
                     cell_cost: CellCost { idle_ns: ram.2, moved_ns: 10 },
                     eog_every: if eog { 20 } else { 0 },
+                    repeat: if repeats { 900 } else { 0 },
                     ..SimConfig::default()
                 };
                 let options = SchedulerOptions {
@@ -197,6 +198,7 @@ fn swarm(config: &SimConfig, options: &SchedulerOptions, happenings: &[Happening
                     scope: (*scope > 0).then(|| Key(scope.to_string())),
                     flow: (*scope > 0).then(|| Key(scope.to_string())),
                     priority: *priority,
+                    n_draft: [0, 3, 8][*len as usize % 3],
                     cache_prompt: *cache,
                     stop: StopRules {
                         strings: if *stop { ["3 w4".to_string()].into() } else { Arc::default() },
@@ -285,8 +287,9 @@ fn check_told(r: &Request, seen: &Seen, finished: &Finished) {
 
 /// The text of a request alone, with the same chance of ending.
 fn alone_in(like: &SimConfig, r: &Request) -> String {
-    let mut sim = Simulation::new(SimConfig { eog_every: like.eog_every, ..config(1, 8192) }, options(1));
-    sim.submit(Request { timeout: None, ..r.clone() }).expect("it fits");
+    let mut sim =
+        Simulation::new(SimConfig { eog_every: like.eog_every, repeat: like.repeat, ..config(1, 8192) }, options(1));
+    sim.submit(Request { timeout: None, n_draft: 0, ..r.clone() }).expect("it fits");
     sim.run(10_000);
     let mut seen = Seen::default();
     seen.take(&mut sim);
