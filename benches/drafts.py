@@ -46,8 +46,10 @@ def rate(engine: Engine, prompts: list[str], n_tokens: int, n_draft: int) -> tup
         Tokens per second, and the share of the drafted tokens that were accepted.
     """
     started = time.perf_counter()
-    options = {"max_tokens": n_tokens, "temp": 0.0, "ignore_eos": True, "cache_prompt": False}
-    generations = [engine.generate(prompt, n_draft=n_draft, **options) for prompt in prompts]
+    generations = [
+        engine.generate(prompt, n_draft=n_draft, max_tokens=n_tokens, temp=0.0, ignore_eos=True, cache_prompt=False)
+        for prompt in prompts
+    ]
     used = [generation.result().usage for generation in generations]
     took = time.perf_counter() - started
     n_drafted, n_accepted = sum(each.draft_tokens for each in used), sum(each.accepted_tokens for each in used)

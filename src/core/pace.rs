@@ -77,7 +77,9 @@ impl Scheduler {
         for chunk in rows.chunk_by(|a, b| a.request == b.request) {
             if self.live.get(&chunk[0].request).is_some_and(Live::is_decoding) {
                 // Those of drafts too: each draws.
-                chunk.iter().for_each(|row| load.decode(row.pos));
+                for row in chunk {
+                    load.decode(row.pos);
+                }
             } else {
                 load.prefill(chunk[0].pos, chunk.len() as u32);
             }

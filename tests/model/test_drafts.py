@@ -100,5 +100,5 @@ def test_drafts_and_cancellations_in_many_threads_leave_the_engine_serving(draft
 @pytest.mark.parametrize("bad", [-1, 65, 2.5, "many"])
 def test_what_is_no_number_of_tokens_is_refused_by_name(drafting: Engine, bad: object) -> None:
     with pytest.raises(OptionError, match="n_draft"):
-        drafting.generate("Hi", n_draft=bad)  # type: ignore[arg-type]
+        drafting.generate("Hi", n_draft=bad)  # type: ignore[call-overload]
     assert drafting.generate("Hi", max_tokens=1).result().usage.generated_tokens == 1

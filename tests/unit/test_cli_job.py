@@ -60,7 +60,13 @@ def test_each_line_is_answered(job: Job, capsys: pytest.CaptureFixture[str]) -> 
     assert first["id"] == "x"
     assert first["text"] == "answer to a"
     assert first["finish_reason"] == "eog"
-    assert first["usage"] == {"prompt_tokens": 3, "generated_tokens": 3, "prefix_cache_tokens": 0}
+    assert first["usage"] == {
+        "prompt_tokens": 3,
+        "generated_tokens": 3,
+        "prefix_cache_tokens": 0,
+        "draft_tokens": 0,
+        "accepted_tokens": 0,
+    }
     assert second["index"] == 2
     assert "id" not in second
     assert ("chat", [{"role": "user"}], {"temp": 0.5}) in job.engine.calls
