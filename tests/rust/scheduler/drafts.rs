@@ -2,7 +2,7 @@
 
 use super::*;
 use llama_batch::backend::sim::{Fault, Latency};
-use llama_batch::core::{Constraint, MemoryKind, Stats, TokenRules};
+use llama_batch::core::{Begin, Compiled, Constraint, MemoryKind, Stats, TokenRules};
 use llama_batch::grammar::GrammarSource;
 use llama_batch::options::{BatchStrategy, Key, StrategyOption};
 use proptest::prelude::*;
@@ -207,8 +207,8 @@ fn asked() -> impl Strategy<Value = Request> {
             r.sampling.telling.drawn = drawn;
             let constraint = |regex: &str| Constraint {
                 source: GrammarSource::Regex(regex.into()),
-                begin: Default::default(),
-                compiled: Default::default(),
+                begin: Begin::default(),
+                compiled: Compiled::default(),
             };
             r.sampling.constraint = grammar.map(|regex| Arc::new(constraint(regex)));
             r
