@@ -231,7 +231,8 @@ class EngineApi(Submits):
                 each load; "off" leaves it to llama.cpp. An isolated backend is not measured.
             calibrate_s: How long measuring may take, about; a setting that was begun is finished. Unit: s. From 0 to
                 3600.
-            n_threads: Threads that compute; 0 means one for each physical core. Unit: threads. From 0 to 512.
+            n_threads: Threads that compute; 0 means one for each physical core, and fewer while other work wants the
+                cores. Unit: threads. From 0 to 512.
             n_threads_batch: Threads that compute passes of several tokens; None means as `n_threads`. Unit: threads.
                 From 0 to 512.
             n_ubatch: Tokens that llama.cpp computes at once. Unit: tokens. From 1 to 65536.

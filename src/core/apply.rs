@@ -274,6 +274,7 @@ impl Scheduler {
             self.events.push_back(Event::Token { request: id, is_first: false, wait: now - before });
         }
         live.tokens.push(drawn.token);
+        live.drafting.meet(drawn.token);
         live.told.extend(drawn.told.map(|told| *told));
         self.totals.n_generated_tokens += 1;
         self.line.charge(live.turn.flow, GENERATED);

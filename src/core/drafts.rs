@@ -45,6 +45,8 @@ pub(super) struct Drafting {
     pause: u32,
     /// Nothing is drafted before the text has so many tokens.
     resumes_at: usize,
+    /// What would have been drafted, where no row was worth it: whether it is drawn says what a draft would have been.
+    expected: Option<Token>,
     /// Rows of the pass just done whose tokens were not drawn yet.
     pub(super) n_open: u32,
     pub(super) n_drafted: u32,
@@ -84,6 +86,7 @@ impl Default for Drafting {
             n_passed: 0.0,
             pause: FIRST_PAUSE,
             resumes_at: 0,
+            expected: None,
             n_open: 0,
             n_drafted: 0,
             n_accepted: 0,
@@ -101,6 +104,14 @@ impl Drafting {
         let found = found.filter(|_| tokens.len() >= self.resumes_at)?;
         let prior = PRIOR[found.n_alike as usize - SHORTEST] * PRIOR_WEIGHT;
         Some((found, (self.n_passed + prior) / (self.n_tested + PRIOR_WEIGHT)))
+    }
+
+    /// A token was drawn that nothing was drafted for.
+    pub(super) fn meet(&mut self, token: Token) {
+        if let Some(expected) = self.expected.take() {
+            self.n_tested += 1.0;
+            self.n_passed += f64::from(expected == token);
+        }
     }
 
     /// Of so many drafted tokens behind a text so many were drawn.
@@ -142,6 +153,11 @@ impl Scheduler {
         let Some(mut budget) = self.draft_budget(now, &rows) else { return rows };
         let mut drafts: Vec<Draft> = rows.iter().filter_map(|row| self.draft(row, &budget)).collect();
         budget.choose(&mut drafts);
+        for draft in &drafts {
+            if let Some(live) = self.live.get_mut(&draft.request).filter(|_| draft.n_rows == 0) {
+                live.drafting.expected = draft.found.draft(&live.tokens).next();
+            }
+        }
         let n_rows: u32 = drafts.iter().map(|draft| draft.n_rows).sum();
         if n_rows == 0 {
             return rows;
@@ -320,6 +336,21 @@ mod tests {
         }
         assert!(n_asked.len() < 25, "{n_asked:?}");
         assert!(n_asked.windows(2).all(|pair| pair[1] - pair[0] <= LONGEST_PAUSE as i32), "{n_asked:?}");
+    }
+
+    #[test]
+    fn what_is_only_expected_moves_the_chances_too() {
+        let (mut drafting, text) = (Drafting::default(), [1, 2, 3, 1, 2]);
+        let chance = |drafting: &mut Drafting| drafting.propose(&text, 1000).map(|(_, chance)| chance);
+        let first = chance(&mut drafting);
+        for (drawn, is_higher) in [(3, true), (4, false)] {
+            drafting = Drafting::default();
+            drafting.expected = Some(3);
+            drafting.meet(drawn);
+            drafting.meet(drawn); // nothing was expected of this one
+            let then = chance(&mut drafting);
+            assert!(then.is_some() && (then > first) == is_higher, "{first:?} {then:?}");
+        }
     }
 
     #[test]

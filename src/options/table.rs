@@ -162,7 +162,7 @@ options! {
         calibrate: Calibrate = Calibrate::Off;
         /// How long measuring may take, about; a setting that was begun is finished.
         calibrate_s: f64 = 10.0, range 0.0..3600.0, unit "s";
-        /// Threads that compute; 0 means one for each physical core.
+        /// Threads that compute; 0 means one for each physical core, and fewer while other work wants the cores.
         n_threads: u32 = 0, range 0.0..512.0, unit "threads";
         /// Threads that compute passes of several tokens; None means as `n_threads`.
         n_threads_batch: Option<u32> = None, range 0.0..512.0, unit "threads";

@@ -36,7 +36,7 @@ class Point(BaseModel):
 )
 def test_an_answer_is_a_value_of_its_schema(schema: Any) -> None:
     with Engine(SIM) as engine:
-        done = engine.generate([1, 2, 3], json_schema=schema, max_tokens=60).result()
+        done = engine.generate([1, 2, 3], json_schema=schema, max_tokens=2000).result()
         assert done.finish_reason == "eog"
         assert done.parsed == json.loads(done.text)
 
