@@ -69,7 +69,8 @@ def test_an_answer_that_ends_within_a_draft_leaves_a_cache_that_the_next_turn_ca
             history = [*model.tokenize(COPYING), *first.token_ids]
             prompt = [*history, *model.tokenize(" And then", add_special=False)]
             second = engine.generate(prompt, max_tokens=24, temp=0).result()
-            assert second.usage.prefix_cache_tokens == len(history) - 1
+            # The last token was drawn and never computed; an answer before may have gone the same way and further.
+            assert second.usage.prefix_cache_tokens >= len(history) - 1
             oracle.assert_greedy([(prompt, second.token_ids)])
 
 
