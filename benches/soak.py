@@ -36,6 +36,8 @@ from llama_server import HOST, LlamaServer
 GRACE_S = 120.0
 """For all that comes behind the clients' time: what is late then is wrong."""
 PROGRESS_S = 10.0
+PAUSE_S = 0.5
+"""Between two connections of a client, on average: without, the clients alone want all of a small machine."""
 LONGEST = 200
 """Tokens of an answer that lasts."""
 WAYS = {"connect": 1, "head": 2, "body": 2, "unread": 3, "begun": 4, "whole": 2, "httpx": 2}
@@ -211,6 +213,7 @@ def crowd(server: LlamaServer, tally: Tally, n_clients: int, seconds: float, see
                 tally.tell(f"{type(error).__name__}: {error}")
                 if server.exit_code is not None:
                     return
+            time.sleep(rng.random() * 2 * PAUSE_S)
 
     with ThreadPoolExecutor(n_clients) as pool:
         clients = [pool.submit(client, number) for number in range(n_clients)]
